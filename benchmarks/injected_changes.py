@@ -106,12 +106,13 @@ def after_s(plan: Plan, moment: float) -> float:
     return 0.0 if moment == 0 else (WARM_UP + round(moment * ITERATIONS)) * (one_s + 0.01)
 
 
-def shaper_of(plan: Plan, changes: Sequence[Change], path: Path) -> str:
-    """A plug-in, written to `path`, that makes a change in each case; its name for --shaper."""
+def shaper_of(plan: Plan, changes: Sequence[Change], path: Path, inner: str = "auto") -> str:
+    """A plug-in, written to `path`, that makes a change in each case of the `inner` one's; its name for --shaper."""
     text = (ROOT / "benchmarks/parts/changing_links.py").read_text(encoding="utf-8")
     listed = [(one.kind, after_s(plan, one.moment)) for one in changes]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{text}\n\ndef changing() -> Changing:\n    return Changing({listed!r})\n", encoding="utf-8")
+    made = f"def changing() -> Changing:\n    return Changing({listed!r}, {inner!r})\n"
+    path.write_text(f"{text}\n\n{made}", encoding="utf-8")
     return f"{path.resolve()}:changing"
 
 

@@ -36,13 +36,15 @@ def taken(name: str, out: Path) -> Claim:
     table = pd.read_parquet(out / name / "study.parquet")
     held = sum(claim["verdict"] == "holds" for claim in judged)
     measured = table[table["measured_s"].notna()]
-    untrusted, worst = int((~measured["trusted"]).sum()), float(measured["error"].abs().max())
+    modelled = measured[measured["covered"].fillna(value=True)]
+    untrusted, worst = int((~measured["trusted"]).sum()), float(modelled["error"].abs().max())
+    beyond = f", of which the model has {len(modelled)}" if len(modelled) < len(measured) else ""
     for claim in judged:
         print(f"{name}: {claim['verdict']}: {claim['claim']}: {claim['why']}")
     return Claim(
         f"study {name}: its claims, and measured against predicted",
         f"each holds, <= {TRUE:.2%}",
-        f"{held} of {len(judged)}; {len(measured)} rows, worst {worst:.4%}, {untrusted} not trusted",
+        f"{held} of {len(judged)}; {len(measured)} rows{beyond}, worst {worst:.4%}, {untrusted} not trusted",
         held == len(judged) and worst <= TRUE,
         value=worst,
         unit="share",

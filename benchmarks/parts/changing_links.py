@@ -21,7 +21,7 @@ from pyroute2.netlink.rtnl import RTM_NEWQDISC
 
 from testbed.lab import addresses
 from testbed.lab.netlink import Netlink
-from testbed.lab.shaping import LinkCounters, ShapedLink, choose, netem, qdisc, tbf
+from testbed.lab.shaping import LinkCounters, ShapedLink, TimedChange, TimedShaper, choose, netem, qdisc, tbf
 
 STEP_S, EVERYWHERE_S, BLIP_S = 10e-3, 0.9e-3, 0.3
 SLOW_BPS = 8e6
@@ -30,8 +30,8 @@ SLOW_BPS = 8e6
 class Changing:
     """See Shaper."""
 
-    def __init__(self, changes: Sequence[tuple[str, float]]) -> None:
-        self._inner = choose("auto")
+    def __init__(self, changes: Sequence[tuple[str, float]], inner: str = "auto") -> None:
+        self._inner = choose(inner)
         self.name = self._inner.name
         self._left = list(changes)
         self._thread: threading.Thread | None = None
@@ -81,6 +81,16 @@ class Changing:
     def change(self, direction: int, **values: float) -> None:
         """See Shaper."""
         self._inner.change(direction, **values)
+
+    def schedule(self, changes: Sequence[TimedChange]) -> None:
+        """See TimedShaper, which `inner` has to be for that: what the plan says happens beside what it does not."""
+        assert isinstance(self._inner, TimedShaper)
+        self._inner.schedule(changes)
+
+    def happened(self) -> list[float]:
+        """See TimedShaper."""
+        assert isinstance(self._inner, TimedShaper)
+        return self._inner.happened()
 
     def describe(self) -> list[dict[str, Any]]:
         """See Shaper."""

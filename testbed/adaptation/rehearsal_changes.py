@@ -18,7 +18,7 @@ from testbed.adaptation.prospects import AdaptableJob
 from testbed.errors import BadInput
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs
-from testbed.plan.network_state import planned
+from testbed.plan.network_state import changed_directions, planned
 from testbed.plan.plan import Case, JobSchedule, Plan
 from testbed.plan.timeline import BEGINNING, LinkLost
 from testbed.spec.topology import Direction
@@ -137,9 +137,13 @@ class Truth(NamedTuple):
 def truth_at(plan: Plan, changes: Sequence[Change], iteration: int) -> Truth:
     """The plan as it really is in an iteration: with its links, and with those lost that are down."""
     now = [each for each in changes if each.applies(iteration)]
-    directions = list(plan.network.directions)
-    for each in now:
-        directions = [each.on_direction(direction) for direction in directions]
+
+    def changed(_: int, direction: Direction) -> Direction:
+        for each in now:
+            direction = each.on_direction(direction)
+        return direction
+
+    network = changed_directions(plan.network, changed)
     lost = dict.fromkeys(each.link for each in now if each.lost)
     factors: dict[int, float] = {}
     for each in now:
@@ -147,7 +151,7 @@ def truth_at(plan: Plan, changes: Sequence[Change], iteration: int) -> Truth:
             factors[each.rank] = factors.get(each.rank, 1.0) * each.factor
     real = replace(
         plan,
-        network=replace(plan.network, directions=tuple(directions)),
+        network=network,
         events=tuple(LinkLost(name, BEGINNING) for name in lost),
     )
     return Truth(real, tuple(sorted(factors.items())))

@@ -29,7 +29,7 @@ class Crossing(NamedTuple):
 
     probe_s: float
     message_s: float
-    """The least of all that the pipeline sent there, from when it was handed to the network."""
+    """The least of all that the pipeline sent there, from when the receiver was ready for it too."""
     message_bytes: float
     """On the wire."""
 
@@ -59,11 +59,13 @@ def sighting(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float])
 def _crossings(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float]) -> dict[Pair, Crossing]:
     found: dict[Pair, Crossing] = {}
     sent = trace.messages[np.isin(trace.messages["kind"], list(MESSAGE_LETTERS))]
-    names = ("source_rank", "target_rank", "wire_bytes", "sent_s", "arrived_s")
-    for source, target, size, sent_s, arrived_s in zip(*(sent[name].tolist() for name in names), strict=True):
+    names = ("source_rank", "target_rank", "wire_bytes", "posted_s", "sent_s", "arrived_s")
+    for source, target, size, posted_s, sent_s, arrived_s in zip(*(sent[name].tolist() for name in names), strict=True):
         pair = sites[source], sites[target]
         if pair in probes_s:
-            took_s = arrived_s - sent_s
+            # of receives that are posted late, word has to come first; of others nobody knows when they were
+            ready_s = posted_s + probes_s.get((sites[target], sites[source]), 0.0)
+            took_s = arrived_s - (ready_s if ready_s > sent_s else sent_s)
             if math.isnan(took_s):  # its receiver was not waiting: it is only known that it lay ready
                 continue
             if pair not in found or took_s < found[pair].message_s:

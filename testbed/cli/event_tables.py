@@ -1,14 +1,18 @@
-"""What `run` and `report` print of events between iterations: what they changed, and what that was worth."""
+"""What `run` and `report` print of events: between iterations, what they changed and what that was worth; of links that
+change, when that was, and what their iterations took."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.units import show_time, show_times
+
+if TYPE_CHECKING:
+    from testbed.plan.plan import Plan
 
 
 def event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
@@ -41,3 +45,63 @@ def _iterations(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
     ]
     key = Column("event: job", [f"{label}: {job['job']}" for label, job in rows], left=True)
     return fitted(key, [Section("iterations before, during and after", pairs)], width)
+
+
+def link_event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
+    """What became of links, and the iterations in which it did; nothing where they stayed as they are."""
+    rows = [(event, job) for event in events for job in event["iterations"]]
+    if not rows:
+        return []
+    several = len({job["job"] for _, job in rows}) > 1
+    names = [f"{event['event']}{': ' + job['job'] if several else ''} ({event['label']})" for event, job in rows]
+    pairs = [(job["measured_s"], job["predicted_s"]) for _, job in rows]
+    lates = ["-" if event["late_s"] is None else show_time(max(0.0, event["late_s"])) for event, _ in rows]
+    columns = [
+        Column("iteration", [str(event["iteration"]) for event, _ in rows]),
+        Column("at", show_times([event["at_s"] for event, _ in rows])),
+        Column("until", show_times([event["until_s"] for event, _ in rows])),
+        Column("late", lates),
+        Column("measured", show_times([measured for measured, _ in pairs])),
+        Column("predicted", show_times([predicted for _, predicted in pairs])),
+        Column("error", [f"{measured / predicted - 1:+.2%}" for measured, predicted in pairs]),
+    ]
+    return fitted(Column("event", names, left=True), [Section("iterations in which links changed", columns)], width)
+
+
+def predicted_spans(plan: Plan) -> list[dict[str, Any]]:
+    """Of every case in which links change: runs of measured iterations that are predicted to take the same, the first
+    is 0, with what becomes of links in them."""
+    from testbed.planning.drawn_iterations import phase_of
+    from testbed.planning.prediction import predict_training
+    from testbed.trace.predictions import predicted_numbers, predicted_times_s
+
+    warmup, found = plan.jobs[0].workload.warmup, []
+    for case in plan.cases:
+        training, rounds = predict_training(plan, case), phase_of(plan, case).measured
+        if not training.events:
+            continue
+        numbers, times_s = predicted_numbers(training.trace, rounds), predicted_times_s(training.trace, rounds)
+        for number in dict.fromkeys(numbers.tolist()):
+            mine = [place for place, of in enumerate(numbers.tolist()) if of == number]
+            come = dict.fromkeys(placed.event.said for placed in training.events if placed.round - rounds.start in mine)
+            first, last = (rounds[place] - warmup for place in (mine[0], mine[-1]))
+            span = {"label": case.label, "first": first, "last": last, "predicted_s": float(times_s[mine[0]])}
+            found.append(span | {"events": list(come)})
+    return found
+
+
+def _run_of(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def predicted_event_tables(spans: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
+    """What is predicted of iterations around events; nothing where links stay as they are."""
+    if not spans:
+        return []
+    key = Column("schedule", [span["label"] for span in spans], left=True)
+    columns = [
+        Column("iterations", [_run_of(span["first"], span["last"]) for span in spans]),
+        Column("predicted", show_times([span["predicted_s"] for span in spans])),
+        Column("in which", ["; ".join(span["events"]) or "-" for span in spans], left=True),
+    ]
+    return fitted(key, [Section("iterations as links change", columns)], width)

@@ -13,6 +13,8 @@ from testbed.cli.plan import plan_of
 from testbed.cli.range_cells import show_ranges
 from testbed.grouping import grouped
 
+_Span = Mapping[str, Any]
+
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
     from testbed.planning.prediction import PredictedRow
@@ -35,19 +37,23 @@ def predict(
     from one common start). Their schedules meet one by one, as `testbed plan --help` says.
     """
     gc.set_threshold(50_000)  # the imports below leave no garbage, as those before
+    from testbed.cli.event_tables import predicted_event_tables, predicted_spans
     from testbed.planning.left_out import warnings
     from testbed.planning.prediction import predicted_rows, ranges_of_rows
 
     plan = plan_of(what, workloads, schedule, settings, events=event, quiet=quiet, strict=strict, robust=robust)
-    rows = predicted_rows(plan)
+    rows, spans = predicted_rows(plan), predicted_spans(plan)
     warned = warnings(plan, ranges_of_rows(rows))
     show = _show_one if len(plan.jobs) == 1 else _show_several
-    show(plan, rows, warned, as_json=as_json)
+    show(plan, rows, spans, warned, as_json=as_json)
     if not as_json:
-        options.show(options.stdout_console(80), *options.warnings(warned))
+        console = options.stdout_console(80)
+        options.show(console, *predicted_event_tables(spans, console.width), *options.warnings(warned))
 
 
-def _show_one(plan: Plan, rows: Sequence[PredictedRow], warned: Sequence[str], *, as_json: bool) -> None:
+def _show_one(
+    plan: Plan, rows: Sequence[PredictedRow], spans: Sequence[_Span], warned: Sequence[str], *, as_json: bool
+) -> None:
     from testbed.cli import plan_tables
     from testbed.cli.full_scale_tables import full_scale_tables
     from testbed.full_scale.similitude import scale_warnings
@@ -74,7 +80,7 @@ def _show_one(plan: Plan, rows: Sequence[PredictedRow], warned: Sequence[str], *
         ]
         every = [*warned, *scale_warnings(plan)]
         facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": every}
-        options.emit({**facts, "schedules": documents, "left_out": dict(plan.left_out)})
+        options.emit({**facts, "schedules": documents, **_of_events(spans), "left_out": dict(plan.left_out)})
         return
     console = options.stdout_console(80)
     options.show(
@@ -91,7 +97,9 @@ def _show_one(plan: Plan, rows: Sequence[PredictedRow], warned: Sequence[str], *
     plan_tables.print_remarks(console, plan)
 
 
-def _show_several(plan: Plan, rows: Sequence[PredictedRow], warned: Sequence[str], *, as_json: bool) -> None:
+def _show_several(
+    plan: Plan, rows: Sequence[PredictedRow], spans: Sequence[_Span], warned: Sequence[str], *, as_json: bool
+) -> None:
     from testbed.cli import plan_tables
 
     by_case = grouped((row.case.label, row) for row in rows)
@@ -99,11 +107,16 @@ def _show_several(plan: Plan, rows: Sequence[PredictedRow], warned: Sequence[str
         documents = [{"label": label, "jobs": [_document(row) for row in jobs]} for label, jobs in by_case.items()]
         names = [job.name for job in plan.jobs]
         facts = {"topology": plan.network.name, "workloads": names, "warnings": list(warned)}
-        options.emit({**facts, "cases": documents, "left_out": dict(plan.left_out)})
+        options.emit({**facts, "cases": documents, **_of_events(spans), "left_out": dict(plan.left_out)})
         return
     console = options.stdout_console(80)
     options.show(console, plan_tables.plan_table(plan), _jobs_table(plan, by_case))
     plan_tables.print_remarks(console, plan)
+
+
+def _of_events(spans: Sequence[_Span]) -> dict[str, Any]:
+    """Only where links change."""
+    return {"iterations": list(spans)} if spans else {}
 
 
 def _document(row: PredictedRow) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.cli.adaptation_tables import adaptation_tables
-from testbed.cli.event_tables import event_tables
+from testbed.cli.event_tables import event_tables, link_event_tables
 from testbed.cli.fairness_tables import fairness_lines, fairness_tables
 from testbed.cli.full_scale_tables import full_scale_tables
 from testbed.cli.plan_tables import proof_line
@@ -73,6 +73,7 @@ def _times_of_run(
         yield from full_scale_tables([(row.label, row.full_scale) for row in mine if row.full_scale], width)
         yield from (Text(proof_line(row.label, Proof(**row.solver))) for row in mine if row.solver is not None)
     yield from event_tables(document.get("events", ()), width)
+    yield from link_event_tables(document.get("link_events", ()), width)
     yield from adaptation_tables(document.get("adaptation"))
     fairness = fairness_in(document)
     yield from fairness_tables(fairness, width)

@@ -6,7 +6,7 @@ Nothing outside the lab reads a plan's directions but this file: whoever asks sa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -179,8 +179,11 @@ def _sending(network: NetworkState) -> list[tuple[float, float]]:
 
 def changed_rates(network: Network, numbers: Sequence[int], rate_bps: float) -> Network:
     """A plan's network with another rate on these directions."""
-    directions = tuple(
-        direction._replace(rate_bps=rate_bps) if number in numbers else direction
-        for number, direction in enumerate(network.directions)
+    return changed_directions(
+        network, lambda number, direction: direction._replace(rate_bps=rate_bps) if number in numbers else direction
     )
-    return replace(network, directions=directions)
+
+
+def changed_directions(network: Network, change: Callable[[int, Direction], Direction]) -> Network:
+    """A plan's network with what becomes of each direction, by its number."""
+    return replace(network, directions=tuple(change(*pair) for pair in enumerate(network.directions)))

@@ -49,6 +49,8 @@ class Event:
     """Whether model and lab play it at the beginning of an iteration: with it another case begins ..."""
     inside_iterations: ClassVar[bool] = False
     """... and whether they do at any other time."""
+    beside_links: ClassVar[bool] = False
+    """Whether links may change in the same training."""
 
     name: str
     """Of what it happens to."""
@@ -113,6 +115,7 @@ class ScheduleSwapped(Event):
     option = "--swap"
     of_jobs = True
     between_iterations = True
+    beside_links = True
 
     schedule: str
     """The label of the one that it goes on with."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from testbed.errors import BadInput
+import csv
+import math
+from pathlib import Path
+
+from testbed.errors import BadInput, require
+from testbed.files import read_text
 from testbed.full_scale import similitude
 from testbed.full_scale.similitude import LEAST_RATE_BPS, MOST_RATE_BPS, Scales
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Network
 from testbed.plan.timeline import LinkEvent, Moment
-from testbed.spec.event_text import EventText
+from testbed.spec.event_text import LEAST_RATE_BPS as LEAST_EVENT_RATE_BPS
+from testbed.spec.event_text import MOST_EVENT_DELAY_S, MOST_EVENT_RATE_BPS, MOST_SECONDS, Becomes, EventText
 from testbed.spec.topology import Direction, Topology
 from testbed.units import show_rate
 
@@ -35,17 +41,18 @@ def _meant(read: EventText, direction: Direction) -> bool:
 def _of_direction(name: str, read: EventText, number: int, direction: Direction, at: Scales | None) -> list[LinkEvent]:
     """What an event does to a direction, which `direction` is as planned: at once, and when it sends again."""
     time = 1.0 if at is None else at.seconds
-    delay_s, rate_bps, becomes = None, None, read.becomes
-    if becomes.delay_s is not None:
-        delay_s = becomes.delay_s * time
-    if becomes.rate_share is not None:
-        rate_bps = direction.rate_bps * becomes.rate_share
-    elif becomes.rate_bps is not None:
-        asked = direction._replace(rate_bps=becomes.rate_bps)
-        rate_bps = asked.rate_bps if at is None else similitude.direction_at(asked, at).rate_bps
-    if rate_bps is not None and not LEAST_RATE_BPS <= rate_bps <= MOST_RATE_BPS:
-        expected = f"a rate from {show_rate(LEAST_RATE_BPS)} to {show_rate(MOST_RATE_BPS)} in the lab"
-        raise BadInput.of(name, "events", f"{read.text}: {show_rate(rate_bps)}", expected)
+    if read.trace:
+        return [
+            LinkEvent(
+                direction.link,
+                Moment(read.iteration, (read.seconds + at_s) * time),
+                number,
+                read.text,
+                *_in_the_lab(name, read, becomes, direction, at),
+            )
+            for at_s, becomes in read_trace(read.trace)
+        ]
+    delay_s, rate_bps = _in_the_lab(name, read, read.becomes, direction, at)
     begin = Moment(read.iteration, read.seconds * time)
     if not read.down_s:
         return [LinkEvent(direction.link, begin, number, read.text, delay_s, rate_bps)]
@@ -54,3 +61,67 @@ def _of_direction(name: str, read: EventText, number: int, direction: Direction,
         LinkEvent(direction.link, begin, number, read.text, sends=False),
         LinkEvent(direction.link, end, number, read.text, delay_s, rate_bps, sends=True),
     ]
+
+
+def _in_the_lab(
+    name: str, read: EventText, becomes: Becomes, direction: Direction, at: Scales | None
+) -> tuple[float | None, float | None]:
+    """Delay and rate that a direction gets; None where it has what it had."""
+    delay_s, rate_bps = becomes.delay_s, None
+    if delay_s is not None and at is not None:
+        delay_s *= at.seconds
+    if becomes.rate_share is not None:
+        rate_bps = direction.rate_bps * becomes.rate_share
+    elif becomes.rate_bps is not None:
+        asked = direction._replace(rate_bps=becomes.rate_bps)
+        rate_bps = asked.rate_bps if at is None else similitude.direction_at(asked, at).rate_bps
+    if rate_bps is not None and not LEAST_RATE_BPS <= rate_bps <= MOST_RATE_BPS:
+        expected = f"a rate from {show_rate(LEAST_RATE_BPS)} to {show_rate(MOST_RATE_BPS)} in the lab"
+        raise BadInput.of(name, "events", f"{read.text}: {show_rate(rate_bps)}", expected)
+    return delay_s, rate_bps
+
+
+# --- traces --------------------------------------------------------------------------------------
+
+
+def read_trace(file: str) -> list[tuple[float, Becomes]]:
+    """What a CSV file says that a direction has from when on, in seconds from the event. Raises BadInput."""
+    text = read_text(Path(file), _MOST_TRACE_BYTES, "a readable CSV file")
+    rows = list(csv.reader(text.splitlines()))
+    header = ", ".join(_COLUMNS)
+    require(bool(rows) and rows[0] == list(_COLUMNS), file, "line 1", rows[0] if rows else "nothing", header)
+    require(
+        1 < len(rows) <= _MOST_ROWS, file, "rows", len(rows) - 1, f"1 to {_MOST_ROWS - 1} below the names of columns"
+    )
+    found: list[tuple[float, Becomes]] = []
+    for line, row in enumerate(rows[1:], 2):
+        require(len(row) == len(_COLUMNS), file, f"line {line}", row, f"{len(_COLUMNS)} values ({header})")
+        values = [_number(file, line, *pair) for pair in zip(_COLUMNS, row, strict=True)]
+        at_s, delay_s, rate_bps = values
+        least = found[-1][0] if found else 0.0
+        in_order = at_s is not None and at_s >= least
+        require(in_order, file, f"line {line}: at_s", row[0], f"{least:g} or more, in order of time")
+        found.append((at_s or 0.0, Becomes(delay_s, rate_bps)))
+    return found
+
+
+_COLUMNS = "at_s", "delay_s", "rate_bps"
+_BOUNDS = {
+    "at_s": (0.0, MOST_SECONDS),
+    "delay_s": (0.0, MOST_EVENT_DELAY_S),
+    "rate_bps": (LEAST_EVENT_RATE_BPS, MOST_EVENT_RATE_BPS),
+}
+_MOST_TRACE_BYTES, _MOST_ROWS = 1_000_000, 10_001
+
+
+def _number(file: str, line: int, column: str, text: str) -> float | None:
+    """A value; None where the field is empty."""
+    if not text.strip():
+        return None
+    least, most = _BOUNDS[column]
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    require(least <= value <= most, file, f"line {line}: {column}", text, f"a number from {least:g} to {most:g}")
+    return value

@@ -98,7 +98,15 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
     """
     events = link_events_of(plan, case)
     if not events:
-        return TrainingPrediction(_numbered(plan, case, simulate_rounds(plan, case, loads)), ())
+        trace = simulate_rounds(plan, case, loads)
+        by_round = {
+            number: [
+                load._replace(slots_s=slots_s)
+                for load, slots_s in zip(loads, slots_in(plan, case, loads, number), strict=True)
+            ]
+            for number in trace.iterations().tolist()
+        }
+        return TrainingPrediction(_numbered(plan, case, trace), (), by_round)
     cases = next((cases for cases in trainings(plan.cases) if case.label in [one.label for one in cases]), [case])
     place = [one.label for one in cases].index(case.label)
     segments = []
@@ -125,21 +133,17 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
 
     Raises as `predict_together`.
     """
-    return ranges_of_loads(plan, case, loads_of_case(plan, case))
+    return ranges_of_training(plan, case, predict_training(plan, case))
 
 
-def ranges_of_loads(plan: Plan, case: Case, loads: Sequence[Load]) -> list[Range | None]:
-    """The same of what the jobs at work put on the network; where iterations differ on purpose, of the typical one,
-    moved to their median."""
-    typical = typical_loads(plan, case, loads)
-    ranges = ranges_of_orders(typical)
-    if not any(ranges) or not varies(plan, case):
-        return ranges
-    own_s = [end - load.start_s for end, load in zip(ends_of_jobs(typical), typical, strict=True)]
-    medians_s = np.median(times_of_rounds(plan, case, loads), axis=0).tolist()
+def ranges_of_training(plan: Plan, case: Case, training: TrainingPrediction) -> list[Range | None]:
+    """The same of a training that is predicted: of its usual iteration, about the median of all that count."""
+    rounds = phase_of(plan, case).measured
+    usual = training.usual(rounds)
+    found, parts = ranges_of_orders(training.loads_of(usual)), parts_of(plan, case, training.trace)
     return [
-        None if one is None else Range(one.low_s + median_s - typical_s, one.high_s + median_s - typical_s)
-        for one, median_s, typical_s in zip(ranges, medians_s, own_s, strict=True)
+        one and one.moved(predicted_summary(part, rounds).makespan_s - predicted_summary(part, [usual]).makespan_s)
+        for one, part in zip(found, parts, strict=True)
     ]
 
 
@@ -184,22 +188,26 @@ def parts_of(plan: Plan, case: Case, trace: Trace) -> list[Trace]:
 
 def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
     """Every job at work in a case, alone and together, medians where iterations differ. Raises as `training_of`."""
-    found, rounds = [], phase_of(plan, case).measured
-    parts = parts_of(plan, case, predict_training(plan, case).trace)
-    for number, beside in zip(at_work(plan, case), parts, strict=True):
-        job, schedule = plan.jobs[number], _schedule(plan, case, number)
-        alone = predict_alone(plan, case, schedule, number) if len(parts) > 1 else beside
+    found, rounds, training = [], phase_of(plan, case).measured, predict_training(plan, case)
+    parts, loads = parts_of(plan, case, training.trace), training.loads_of(training.usual(rounds))
+    for number, load, beside in zip(at_work(plan, case), loads, parts, strict=True):
+        alone = predict_alone(plan, case, load, number) if len(parts) > 1 else beside
         both = [predicted_summary(one, rounds) for one in (alone, beside)]
         times, bubbles = [one.makespan_s for one in both], [one.bubble_ratio for one in both]
         p95_s = float(np.percentile(predicted_times_s(beside, rounds), 95)) if varies(plan, case) else None
-        found.append(JobPrediction(number, job, schedule, times[0], times[1], bubbles[0], bubbles[1], p95_s))
+        shown = times[0], times[1], bubbles[0], bubbles[1], p95_s
+        found.append(JobPrediction(number, plan.jobs[number], load.schedule, *shown))
     return found
 
 
-def predict_alone(plan: Plan, case: Case, schedule: Schedule, job: int) -> Trace:
-    """The trace of one job's iterations, on a case's routes and as if no other job were there."""
-    load = Load(costs.timed_problem(plan, case, schedule, job=job), schedule, 0.0, plan.jobs[job].workload.receives)
-    return simulate_rounds(plan, replace(case, alone=plan.jobs[job].name), [load])
+def predict_alone(plan: Plan, case: Case, load: Load, job: int) -> Trace:
+    """The trace of a job's iterations as if no other one were there, from its `load` in the usual iteration of all:
+    where links change, of that one on the links that it has.
+    """
+    if link_events_of(plan, case):
+        return simulate_jobs([load._replace(start_s=0.0)])
+    alone = load._replace(start_s=0.0, slots_s=None)
+    return simulate_rounds(plan, replace(case, alone=plan.jobs[job].name), [alone])
 
 
 class PredictedRow(NamedTuple):

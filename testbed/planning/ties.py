@@ -45,6 +45,10 @@ class Range(NamedTuple):
         """Whether it is more than one time: its ends are further apart than two predictions of one."""
         return self.high_s > self.low_s * (1 + ONE_PREDICTION)
 
+    def moved(self, seconds: float) -> Range:
+        """As much wide, so much later."""
+        return Range(self.low_s + seconds, self.high_s + seconds)
+
     def scaled(self, factor: float) -> Range:
         """The same in another unit of time."""
         return Range(self.low_s * factor, self.high_s * factor)

@@ -7,9 +7,11 @@ comes, and how far into it, and a lab plays it there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
 
 from testbed.errors import BadInput
 from testbed.model.lower import Load
@@ -18,6 +20,7 @@ from testbed.model.simulate import simulate_jobs
 from testbed.plan.network_state import NetworkState, Piece, link_changes, link_costs, planned
 from testbed.plan.plan import Case, Plan
 from testbed.plan.timeline import LinkEvent
+from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace, concatenate
 from testbed.units import show_time
 
@@ -39,6 +42,17 @@ class TrainingPrediction(NamedTuple):
     """Iterations that differ from those before them, by the number of the round; see trace/predictions.py."""
     events: tuple[PlacedEvent, ...]
     """That come while the case is trained."""
+    loads: Mapping[int, Sequence[Load]]
+    """What the jobs put on which network: by number of the round, for all up to the next one."""
+
+    def usual(self, rounds: Sequence[int]) -> int:
+        """The one of these rounds that takes what half of them take at most."""
+        times_s = predicted_times_s(self.trace, rounds)
+        return rounds[int(np.argsort(times_s, kind="stable")[(len(rounds) - 1) // 2])]
+
+    def loads_of(self, number: int) -> Sequence[Load]:
+        """What the jobs put on the network in the round of a number."""
+        return self.loads[max(known for known in self.loads if known <= number)]
 
 
 class Segment(NamedTuple):
@@ -73,13 +87,16 @@ def simulate_training(
             left += [_Left(event.at.seconds, event) for event in events if warmup + event.at.iteration == number]
             left.sort(key=lambda one: one.seconds)
             left = training.iterate(number, left)
-    late = next((event for _, event in left if event.sends is not True), None)
+    # the end of an outage, or of a trace, may come too late
+    begun = {placed.event.said for placed in training.placed}
+    late = next((event for _, event in left if event.said not in begun), None)
     if late is not None and ends:
         shown = f"{show_time(training.ends_s)} in iteration {last.rounds[-1] - warmup}"
         raise BadInput.of(plan.network.name, "events", late.said, f"a moment before {shown}, when the training is over")
     numbers = [number for number in training.traces if number in last.rounds or number == last.rounds.start]
     placed = tuple(one for one in training.placed if one.round in last.rounds)
-    return TrainingPrediction(concatenate([training.traces[number] for number in numbers]), placed)
+    loads = {number: training.loads[number] for number in numbers}
+    return TrainingPrediction(concatenate([training.traces[number] for number in numbers]), placed, loads)
 
 
 class _Left(NamedTuple):
@@ -98,6 +115,7 @@ class _Training:
         """What links are before the next iteration, and what they are in the last one of the trace."""
         self._segment = Segment(range(0), (), lambda number: (), varies=False)
         self.traces: dict[int, Trace] = {}
+        self.loads: dict[int, Sequence[Load]] = {}
         self.placed: list[PlacedEvent] = []
         self.ends_s = 0.0
         """When the last iteration of the trace is over."""
@@ -133,5 +151,5 @@ class _Training:
         ]
         trace = simulate_jobs(loads)
         trace.actions["iteration"] = trace.messages["iteration"] = number
-        self.traces[number] = trace
+        self.traces[number], self.loads[number] = trace, loads
         self.ends_s, self._predicted = float(trace.makespans().max()), network

@@ -18,7 +18,7 @@ from testbed.plan.events import at_work, trained, trainings
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
 from testbed.planning import file
-from testbed.planning.prediction import loads_of_case, parts_of
+from testbed.planning.prediction import parts_of, predict_training
 from testbed.results.contents import case_of, comparison_of, json_of
 from testbed.results.destination import COMPARISON
 from testbed.results.earlier_runs import baseline_table, upgraded_evidence
@@ -127,8 +127,9 @@ class RunFiles:
             predicted, measured = (self.parts(label, source) for source in ("predicted", "measured"))
             for job, trace in measured.items():
                 measured[job] = trace.without([row.iteration for row in self.rows(label, job) if row.warmup])
-            loads = loads_of_case(plan, case)
-            due_s = on_the_way_s(loads, list(measured.values()), order_sensitive=order_sensitive)
+            training = predict_training(plan, case)
+            loads, changes = training.loads_of(0), training.loads_of if training.events else None
+            due_s = on_the_way_s(loads, list(measured.values()), order_sensitive=order_sensitive, loads_of=changes)
             self._times[label, order_sensitive] = {
                 number: message_times(
                     measured[number],

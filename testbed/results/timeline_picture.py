@@ -22,6 +22,7 @@ from testbed.trace.predictions import prediction_of
 from testbed.trace.tables import ALL_GATHER, ALL_REDUCE, KINDS, REDUCE_SCATTER, Table, Trace
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 COLOURS = {"F": "#4c78c8", "B": "#3a9a63", "I": "#45b5a0", "W": "#e0a83c"}
@@ -30,6 +31,7 @@ COLOURS = {"F": "#4c78c8", "B": "#3a9a63", "I": "#45b5a0", "W": "#e0a83c"}
 MEANINGS = {"F": "forward", "B": "full backward", "I": "input gradient", "W": "weight gradient"}
 _FAINT = "#c9ced6"
 _CUT = "#c0392b"
+_EVENT = "#d6278f"
 _COLLECTIVE = "#8e5ea2"
 _LANE_INCHES = 0.27
 _TITLE_INCHES = 0.42
@@ -65,6 +67,8 @@ class Panel(NamedTuple):
     """(label such as "predicted", trace of one iteration)"""
     jobs: Sequence[str] = ()
     """Their names, where the traces are of several."""
+    events_s: Mapping[str, Sequence[float]] = {}
+    """By label, when links changed."""
 
 
 class _Scale(NamedTuple):
@@ -90,11 +94,12 @@ def draw(panels: Sequence[Panel], path: Path, *, cuts: Sequence[int], lanes: Seq
     traces = [trace for panel in panels for _, trace in panel.traces]
     longest_ms = max(float(trace.makespans()[0]) for trace in traces) * 1e3 * 1.01 or 1.0
     scale = _Scale(longest_ms, _width(traces, longest_ms), lanes, cuts)
+    events = any(any(panel.events_s.values()) for panel in panels)
     pages = _pages(panels, len(lanes))
     written = []
     for number, page in enumerate(pages, start=1):
         title = heading if len(pages) == 1 else f"{heading}, page {number} of {len(pages)}"
-        figure = _page(page, scale, title, _legend(traces, cuts))
+        figure = _page(page, scale, title, _legend(traces, cuts, events=events))
         target = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
         save(figure, target)
         written.append(target)
@@ -128,11 +133,44 @@ def draw_run(directory: Path, path: Path) -> list[Path]:
             ("predicted", prediction_of(traces[name, "predicted"], typical)),
             (f"measured, iteration {typical} ({nearest})", traces[name, "measured"].of_iteration(typical)),
         ]
-        panels.append(Panel(name, strips, names))
+        changes = _iteration_with_events(directory, name, mine)
+        if changes:
+            number = changes.iteration
+            said = f"predicted, iteration {number}", f"measured, iteration {number}, in which links change"
+            strips.append((said[0], prediction_of(traces[name, "predicted"], number)))
+            strips.append((said[1], traces[name, "measured"].of_iteration(number)))
+            panels.append(Panel(name, strips, names, dict(zip(said, changes[1:], strict=True))))
+        else:
+            panels.append(Panel(name, strips, names))
     sites = [node.split("/")[0] for node in nodes]
     cuts = [rank for rank, (site, following) in enumerate(pairwise(sites)) if site != following]
     lanes = [f"{rank} {node}" for rank, node in enumerate(nodes)]
     return draw(panels, path, cuts=cuts, lanes=lanes, heading=run.comparison["name"])
+
+
+class _WithEvents(NamedTuple):
+    """An iteration in which links changed."""
+
+    iteration: int
+    at_s: Sequence[float]
+    """When they were to ..."""
+    happened_s: Sequence[float]
+    """... and when they did."""
+
+
+def _iteration_with_events(directory: Path, schedule: str, measured: pd.DataFrame) -> _WithEvents | None:
+    """The shortest measured one of a schedule; None without any."""
+    path = directory / "link_events.parquet"
+    if not path.is_file():
+        return None
+    events = table_of(path, ["schedule", "iteration", "at_s", "happened_s"])
+    events = events[(events["schedule"] == schedule) & events["iteration"].isin(measured["iteration"])]
+    if events.empty:
+        return None
+    among = measured[measured["iteration"].isin(events["iteration"])].sort_values("makespan_s", kind="stable")
+    number = int(among["iteration"].iloc[0])
+    mine = events[events["iteration"] == number]
+    return _WithEvents(number, mine["at_s"].tolist(), mine["happened_s"].dropna().tolist())
 
 
 # --- pages ---------------------------------------------------------------------------------------
@@ -172,6 +210,8 @@ def _page(panels: Sequence[Panel], scale: _Scale, heading: str, handles: Sequenc
     axes = figure.subplots(len(strips), 1, squeeze=False)[:, 0]
     for number, (axis, (panel, label, trace)) in enumerate(zip(axes, strips, strict=True)):
         _strip(axis, trace, scale, with_times=number == 0)
+        for at_s in panel.events_s.get(label, ()):
+            axis.axvline(at_s * 1e3, color=_EVENT, linewidth=1.4)
         axis.set_title(f"{panel.title} - {label}: {_times(trace, panel.jobs)}", loc="left", fontsize=9, color=INK)
     figure.legend(
         handles=list(handles),
@@ -198,7 +238,7 @@ def _times(trace: Trace, jobs: Sequence[str]) -> str:
     return "; ".join(said)
 
 
-def _legend(traces: Sequence[Trace], cuts: Sequence[int]) -> list[Patch]:
+def _legend(traces: Sequence[Trace], cuts: Sequence[int], *, events: bool) -> list[Patch]:
     kinds = {str(KINDS[code]) for trace in traces for code in np.unique(trace.actions["kind"])}
     handles = [Patch(facecolor=COLOURS[kind], label=f"{kind}  {MEANINGS[kind]}") for kind in COLOURS if kind in kinds]
     chunks = max(len(stages) for trace in traces for stages in _stages(trace).values())
@@ -215,6 +255,8 @@ def _legend(traces: Sequence[Trace], cuts: Sequence[int]) -> list[Patch]:
             handles.append(Patch(facecolor="none", edgecolor=INK, linewidth=width, label=f"next {column}"))
     if cuts:
         handles.append(Patch(facecolor="none", edgecolor=_CUT, linestyle="--", label="datacenter boundary"))
+    if events:
+        handles.append(Patch(facecolor=_EVENT, label="a link changes"))
     return handles
 
 

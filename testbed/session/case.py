@@ -19,8 +19,8 @@ from testbed.pipeline.memory import RankBytes
 from testbed.plan.costs import schedule_of
 from testbed.plan.events import Phase, at_work, phases, trained
 from testbed.plan.plan import Case, Job, JobSchedule, Plan
-from testbed.planning.drawn_iterations import typical_loads
-from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_loads, training_of
+from testbed.planning.drawn_iterations import varies
+from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_training, training_of
 from testbed.planning.ties import Range
 from testbed.planning.training_prediction import PlacedEvent
 from testbed.progress import Reporter
@@ -29,7 +29,7 @@ from testbed.routing.rerouting import with_swap
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
-from testbed.session.event_player import ChangingLinks, EventPlayer
+from testbed.session.event_player import ChangingLinks, EventPlayer, PlayedEvent
 from testbed.session.loop import Loop, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.network_accounts import NetworkAccounts
@@ -84,7 +84,9 @@ class TrainedJob:
     """Of the whole training, those in which it has a part."""
     generated: Generated
     load: Load
-    """Of the typical iteration, where they differ on purpose."""
+    """Of the usual iteration, where they differ."""
+    beyond_load_s: float
+    """By how much the median of what was predicted is more than the prediction of that; 0 where they do not differ."""
     predicted: Trace
     """With all jobs at work: every iteration where they differ on purpose, else one that stands for all."""
     predicted_range: Range | None
@@ -142,6 +144,8 @@ class TrainedCase:
     """Those at work."""
     network: fidelity.NetworkEvidence
     """What was counted meanwhile."""
+    events: Sequence[PlayedEvent] = ()
+    """What became of links, known when the whole training is over."""
 
 
 class _Part(NamedTuple):
@@ -231,20 +235,20 @@ class _UnderWay:
         phase, made = phases(plan, self.cases)[which], self.made[which]
         loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
         training = training_of(plan, case, loads)
-        predicted = training.trace
+        usual, predicted = training.usual(phase.measured), training.trace
         running.results.add_trace(case.label, "predicted", predicted)
-        known = running.ranges.get(case.label)
-        jobs, ranges = [], ranges_of_loads(plan, case, loads) if known is None else known
-        loads = typical_loads(plan, case, loads)
+        known, loads = running.ranges.get(case.label), list(training.loads_of(usual))
+        jobs, ranges = [], ranges_of_training(plan, case, training) if known is None else known
         on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
         for index, (number, part) in enumerate(zip(working, parts_of(plan, case, predicted), strict=True)):
-            spread = predicted_times_s(part, phase.measured)
-            mine = (
-                None if costs is None else costs[number],
-                None if on_host is None else on_host[index].with_spread(spread),
-            )
+            times_s = predicted_times_s(part, phase.measured)
+            beyond_s = float(np.median(times_s) - predicted_times_s(part, [usual])[0])
+            here = None if on_host is None else on_host[index].moved(beyond_s)
+            if here is not None and varies(plan, case):
+                here = here.with_spread(times_s)
+            mine = None if costs is None else costs[number], here
             rounds_of = trained(plan, self.cases, number)
-            shown = plan.jobs[number], rounds_of, made[number], loads[index], part, ranges[index]
+            shown = plan.jobs[number], rounds_of, made[number], loads[index], beyond_s, part, ranges[index]
             jobs.append(TrainedJob(number, *shown, *mine))
         return _Part(case, phase, jobs, float(predicted.makespans().max()), training.events)
 
@@ -279,13 +283,13 @@ class _UnderWay:
                             if player is not None:
                                 player.expect(self._events())
                             break
+                    played = player.end() if player is not None and index + 1 == len(parts) else []
                     counted = running.network.end(self.plan, part.case, len(parts[index].phase.rounds))
                     results.add_links(part.case.label, counted.links)
                     done.append(TrainedCase(part.case, parts[index].phase, deadline, part.jobs, counted.evidence))
-                played = [] if player is None else player.end()
-                for part in parts:
-                    mine = [one._asdict() for one in played if one.iteration in part.phase.rounds]
-                    results.add_link_events(part.case.label, mine)
+                for ended_case in done:
+                    ended_case.events = [one for one in played if one.iteration in ended_case.phase.rounds]
+                    results.add_link_events(ended_case.case.label, [one._asdict() for one in ended_case.events])
             finally:
                 for part in parts:
                     for job in part.jobs:

@@ -67,6 +67,7 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
     costs: dict[tuple[int, ...], Sequence[MessageCosts] | None] = {}
     judged: list[JudgedCase] = []
     reports: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
     controls: list[ControlTimes] = []
     comparison: dict[str, Any] = {}
     for begins, *goes_on in trainings(plan.cases):
@@ -97,8 +98,10 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         reports += [event_report.report_of(plan, *pair, routes.handled[pair[1].case.label]) for pair in pairwise(done)]
         results.save_json("manifest.json", manifest)
         judged += judge_cases(plan, done, profiled.rows if profiled else (), results)
+        changes += [entry for ended in done for entry in event_report.links_report(plan, ended)]
+        of_events = {"events": reports} | ({"link_events": changes} if changes else {})
         adaptation = {} if running.adaptation is None else {"adaptation": running.adaptation.document}
-        comparison = conclude(plan, judged, {**session.identity, "events": reports, **adaptation}, results)
+        comparison = conclude(plan, judged, {**session.identity, **of_events, **adaptation}, results)
     if not judged:
         raise RunFailed("no schedule was trained")
     return comparison

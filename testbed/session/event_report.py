@@ -1,12 +1,16 @@
-"""What an event between iterations meant: flows moved, the controller's time, iterations before, during and after."""
+"""What an event meant. Between iterations: flows moved, the controller's time, iterations before, during and after; of
+links that change: when that was, and the iteration in which it was against what had been predicted of it."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from testbed.grouping import grouped
 from testbed.plan.plan import Plan
 from testbed.session.active_routes import Handled
 from testbed.session.case import TrainedCase
+from testbed.trace.predictions import predicted_times_s
 
 
 def report_of(plan: Plan, before: TrainedCase, after: TrainedCase, handled: Handled) -> dict[str, Any]:
@@ -41,6 +45,33 @@ def _iterations(plan: Plan, before: TrainedCase, after: TrainedCase) -> list[dic
                 "after_s": now and now.median_s,
                 "before_predicted_s": was and was.predicted_s,
                 "after_predicted_s": now and now.predicted_s,
+            }
+        )
+    return found
+
+
+def links_report(plan: Plan, trained: TrainedCase) -> list[dict[str, Any]]:
+    """The entries of a case in `link_events` of comparison.json: one for each event and iteration in which it came."""
+    parts = grouped(((one.iteration, one.event), one) for one in trained.events)
+    found = []
+    for (iteration, event), mine in parts.items():
+        late = [one.happened_s - one.at_s for one in mine if not math.isnan(one.happened_s)]
+        found.append(
+            {
+                "label": trained.case.label,
+                "event": event,
+                "iteration": iteration,
+                "at_s": min(one.at_s for one in mine),
+                "until_s": max(one.at_s for one in mine),
+                "late_s": max(late, default=None),
+                "iterations": [
+                    {
+                        "job": plan.jobs[job.number].name,
+                        "predicted_s": float(predicted_times_s(job.predicted, [iteration])[0]),
+                        "measured_s": next(row.makespan_s for row in job.rows if row.iteration == iteration),
+                    }
+                    for job in trained.jobs
+                ],
             }
         )
     return found

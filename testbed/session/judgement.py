@@ -107,7 +107,7 @@ def _measured(plan: Plan, case: Case, job: TrainedJob, evidence: CaseEvidence, l
     limits = memory_bytes.activation_limits(job.job, problem, schedule)
     beside = None
     if len(plan.jobs) > 1:
-        alone_s = float(np.median(predict_alone(plan, case, schedule, job.number).makespans()))
+        alone_s = float(np.median(predict_alone(plan, case, job.load, job.number).makespans()))
         beside = Beside(job.job.name, job.load.start_s, alone_s, case.alone_of)
     return MeasuredCase(
         schedule=case.jobs[job.number].choice.schedule,
@@ -162,7 +162,7 @@ def _in_run_s(case: TrainedCase, job: TrainedJob, times: MessageTimes) -> float 
     if job.costs is None or len(case.jobs) > 1:
         return None
     extra = in_the_run(times, job.load.problem)
-    return predict_on_host(job.load, extra).median_s if extra.by_flow else None
+    return predict_on_host(job.load, extra).median_s + job.beyond_load_s if extra.by_flow else None
 
 
 def _by_chance(plan: Plan, job: TrainedJob) -> bool:

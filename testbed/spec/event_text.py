@@ -1,6 +1,7 @@
 """What happens to a link while jobs train, as a file or `--event` says it: one line of text for each event.
 
     link NAME [A -> B] rate 200 Mbit/s | rate 60 % | delay 12 ms | down for 30 ms [then delay 9 ms] [then rate 50 %]
+    link NAME [A -> B] trace FILE.csv
     datacenter NAME down for 8 s
 
 and, behind any of these, when: `at iteration 4`, `at iteration 4 + 120 ms`, or `at 3.2 s`.
@@ -23,7 +24,9 @@ LEAST_RATE_BPS, MOST_EVENT_RATE_BPS, MOST_EVENT_DELAY_S = 1e3, 1e15, 10.0
 _MOST_DIGITS = 9
 
 _WHAT = "link NAME [A -> B], or datacenter NAME, then what happens to it"
-_HAPPENS = "rate 200 Mbit/s, rate 60 %, delay 12 ms, or down for 30 ms [then delay 9 ms] [then rate 60 %]"
+_HAPPENS = (
+    "rate 200 Mbit/s, rate 60 %, delay 12 ms, down for 30 ms [then delay 9 ms] [then rate 60 %], or trace FILE.csv"
+)
 _WHEN = "at iteration 4, at iteration 4 + 120 ms, or at 3.2 s, behind what happens"
 
 
@@ -51,6 +54,8 @@ class EventText(NamedTuple):
     """For so long nothing is sent; 0: it goes on."""
     becomes: Becomes
     """Where nothing is sent for a while, after that."""
+    trace: str = ""
+    """A file of rates and delays from then on; "" without one."""
 
 
 def read_event(text: str) -> EventText:
@@ -65,12 +70,13 @@ def read_event(text: str) -> EventText:
     if match is None:
         raise FieldError("", before, _WHAT)
     what, name, source, target, happens = match.groups()
-    down_s, becomes = _happens(happens or "")
+    trace = (happens or "").removeprefix("trace ") if (happens or "").startswith("trace ") else ""
+    down_s, becomes = (0.0, Becomes()) if trace else _happens(happens or "")
     if what == "datacenter" and (source or not down_s or becomes != Becomes()):
         raise FieldError("", before, "datacenter NAME down for 8 s: its links have all else by their own names")
     of: Literal["link", "datacenter"] = "link" if what == "link" else "datacenter"
     ends = (source, target) if source else None
-    return EventText(" ".join(text.split()), of, name, ends, iteration, seconds, down_s, becomes)
+    return EventText(" ".join(text.split()), of, name, ends, iteration, seconds, down_s, becomes, trace)
 
 
 def _moment(when: str) -> tuple[int, float]:

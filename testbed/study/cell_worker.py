@@ -12,6 +12,7 @@ from pathlib import Path
 
 from testbed.errors import ExitCode, Interrupted, MachineLacks, TestbedError
 from testbed.interrupts import persistent_interrupts
+from testbed.lab.shaping import AUTO
 from testbed.planning import file
 from testbed.progress import Lines
 from testbed.vm import command
@@ -23,6 +24,7 @@ def main(directory: str, shaper: str, limit_s: str, *names: str) -> int:
     Of one cell alone that the guest cannot measure, it is that of MachineLacks.
     """
     places = [Path(directory, name) for name in names]
+    shaper = AUTO if shaper == "netem" else shaper  # where links change, the relay has to carry them
     trainings = [command.GuestTraining(file.read(place / file.NAME), place, shaper, quiet=True) for place in places]
     machine = command.choose_machine(trainings[0].plan.clock)
     boot, _ = command.train(machine, trainings, limit_s=float(limit_s), reporter=Lines(quiet=True))

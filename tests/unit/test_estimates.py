@@ -163,6 +163,16 @@ def test_a_job_sees_its_messages_and_slots_and_nothing_else(job: AdaptableJob) -
     assert found.iteration_s == pytest.approx(prospect.predicted_s)
 
 
+def test_waiting_for_a_receiver_is_no_slow_link() -> None:
+    plan = load_plan(LONGHAUL, PP4, settings=["receives=late"])
+    late = adaptable_job(plan, choose(plan, ["zb-h1"]))
+    world, estimator = World(late, [], AS_PACED), Estimator(planned_belief(late))
+    schedule = Prospects(late).under(estimator.belief)[0].schedule
+    found = sighting(world.trace(schedule, 0), late.sites, world.probes_s(0))
+    for crossing in found.crossings.values():
+        assert path_of(crossing, crossing.probe_s, crossing.message_s) == pytest.approx((0.0102, 1e9), rel=2e-2)
+
+
 def test_slots_that_vary_are_seen_as_they_are(job: AdaptableJob) -> None:
     world = World(job, [], SlotVariation(0.03, 1))
     schedule = Prospects(job).under(planned_belief(job))[0].schedule

@@ -53,6 +53,12 @@ def test_a_plan_for_links_that_take_no_time_absorbs_what_the_law_says(delay_ms: 
     assert iteration_ms(problem, 7) == pytest.approx(published_ms, abs=1e-9)
 
 
+def test_the_plan_that_is_not_adapted_holds_weight_gradients_back() -> None:
+    """It needs memory for more microbatches than its first stage has warm-ups."""
+    assert iteration_ms(slow_link(20, memory=10.0), 7) == pytest.approx(440, abs=1e-9)
+    assert iteration_ms(slow_link(20, memory=9.0), 7) > 440
+
+
 @pytest.mark.parametrize(("delay_ms", "published_ms", "adapted"), [(20, 410, [8, 5, 3, 1]), (30, 420, [9, 5, 3, 1])])
 def test_adapted_warm_ups_leave_only_the_delay_itself(delay_ms: int, published_ms: int, adapted: list[int]) -> None:
     """As published, and with memory for no more microbatches than its first stage has warm-ups."""

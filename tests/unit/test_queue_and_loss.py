@@ -81,7 +81,7 @@ def test_both_shapers_drop_and_release_the_same(packets: list[tuple[int, int]], 
         leaves = kernel.accept(size, now)
         relay.accept(frame(size), now)
         expected += [] if leaves is None else [leaves]
-    assert [release for release, *_ in relay.in_flight] == pytest.approx(expected, abs=2)
+    assert [each.release for each in relay.in_flight] == pytest.approx(expected, abs=2)
 
 
 def test_what_is_on_its_way_takes_no_room() -> None:
@@ -99,7 +99,7 @@ def test_jitter_comes_before_the_wire_and_keeps_its_rate() -> None:
     )
     for _ in range(100):
         relay.accept(frame(1250), 0)  # 0.1 ms each
-    releases = [release for release, *_ in relay.in_flight]
+    releases = [each.release for each in relay.in_flight]
     assert all(later - earlier >= 99_999 for earlier, later in pairwise(releases))
     assert releases[-1] < 20_000_000 + 100 * 100_000 + 1
 

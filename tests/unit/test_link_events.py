@@ -1,0 +1,245 @@
+"""Events of links: what a line may say, where it comes in a training, and what is predicted of every iteration."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from in_process import run_testbed
+
+from testbed.errors import BadInput
+from testbed.model.replay import on_the_way_s
+from testbed.plan.plan import Plan
+from testbed.plan.timeline import LinkEvent, Moment
+from testbed.planning import file
+from testbed.planning.prediction import predict_training, predicted_rows, ranges_of_plan
+from testbed.planning.resolve import make_plan
+from testbed.planning.schedules import choose, make, with_selected
+from testbed.spec import load_topology, load_workload
+from testbed.spec.document import FieldError, validate
+from testbed.spec.event_text import Becomes, read_event
+from testbed.spec.topology import Topology, with_events
+from testbed.trace.predictions import predicted_times_s
+
+ROOT = Path(__file__).parents[2]
+TOPOLOGY, WORKLOAD = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
+
+
+def link() -> str:
+    return load_topology(TOPOLOGY).links[0].resolved_name()
+
+
+def planned(*events: str, iterations: int = 6, schedule: str = "1f1b") -> Plan:
+    """Two datacenters, with these events: NORTH stands for the link."""
+    topology = with_events(load_topology(TOPOLOGY), [event.replace("NORTH", link()) for event in events])
+    plan = make_plan(topology, load_workload(WORKLOAD, {"iterations": str(iterations), "warmup": "1"}))
+    return with_selected(plan, [make(plan, choose(plan, [schedule]))])
+
+
+def times(plan: Plan) -> list[float]:
+    """Of every measured iteration, as predicted."""
+    rounds = range(1, 1 + plan.jobs[0].workload.iterations)
+    return list(map(float, predicted_times_s(predict_training(plan, plan.cases[0]).trace, rounds)))
+
+
+@pytest.mark.parametrize(
+    ("text", "iteration", "seconds", "down_s", "becomes"),
+    [
+        ("link north rate 200 Mbit/s at iteration 4", 4, 0.0, 0.0, Becomes(rate_bps=2e8)),
+        ("link north a -> b rate 60 % at iteration 4 + 120 ms", 4, 0.12, 0.0, Becomes(rate_share=0.6)),
+        ("link a--b delay 12 ms at 3.2 s", 0, 3.2, 0.0, Becomes(delay_s=0.012)),
+        ("link north down for 30 ms then delay 9 ms at iteration 0", 0, 0.0, 0.03, Becomes(delay_s=0.009)),
+        ("link x down for 8 s then rate 50 % then delay 1 ms at 1 s", 0, 1.0, 8.0, Becomes(0.001, rate_share=0.5)),
+        ("datacenter b down for 8 s at iteration 2", 2, 0.0, 8.0, Becomes()),
+    ],
+)
+def test_a_line_says_what_happens_and_when(
+    text: str, iteration: int, seconds: float, down_s: float, becomes: Becomes
+) -> None:
+    read = read_event(text)
+    assert read.iteration == iteration
+    assert read.down_s == pytest.approx(down_s)
+    assert read.becomes == pytest.approx(becomes)
+    assert read.seconds == pytest.approx(seconds)
+    assert read.ends == (("a", "b") if "->" in text else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("link north rate 60 %", "got .*, expected at iteration 4, at iteration 4 . 120 ms, or at 3.2 s"),
+        ("link north rate 60 % at iteration -1", "got '-1', expected the number of a measured iteration"),
+        ("link north rate 60 % at iteration 1 + 3", "got '3', expected a time with a unit"),
+        ("link north rate 60 % at dawn", "got 'dawn', expected a time with a unit"),
+        ("link north rate 0 % at 1 s", "got '0 %', expected a share of the topology's rate above 0 %"),
+        ("link north rate 10 bit/s at 1 s", "got '10 bit/s', expected a rate from 1000 to 1e.15 bit/s"),
+        ("link north bends at 1 s", "got 'bends', expected rate 200 Mbit/s, rate 60 %, delay 12 ms, down"),
+        ("link north rate 5 % then delay 1 ms at 1 s", "`then` is for what comes back"),
+        ("link north down for 0 s at 1 s", "got '0 s', expected a time from 1e-09 to 3600 s"),
+        ("datacenter a rate 5 % at 1 s", "expected datacenter NAME down for 8 s"),
+        ("rank 3 slow at 1 s", "got 'rank 3 slow', expected link NAME .A -> B., or datacenter NAME"),
+    ],
+)
+def test_what_no_line_can_say_is_refused(text: str, expected: str) -> None:
+    document = {
+        "name": "net",
+        "datacenters": {"a": {"nodes": 1}, "b": {"nodes": 1}},
+        "links": [{"name": "north", "between": ["a", "b"], "delay": "1 ms", "rate": "1 Gbit/s"}],
+    }
+    with pytest.raises(BadInput, match=f"--event: event: .*{expected}"):
+        with_events(validate(Topology, document, "net"), [text])
+    if text.startswith(("link", "datacenter")) and " at " in text:
+        with pytest.raises(BadInput, match=f"net: events.0: .*{expected}"):
+            validate(Topology, document | {"events": [text]}, "net")
+
+
+@given(st.text(max_size=60), st.sampled_from(["", "link north ", "link north down for ", "datacenter a "]))
+def test_any_other_text_is_an_error_with_words(text: str, begins: str) -> None:
+    with suppress(FieldError):
+        read_event(begins + text)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["link x rate 5 % at 1 s"], "error: --event: event: got 'x', expected one of the links"),
+        (["link {north} rate 5 % at iteration 9"], "at.iteration: got 9, expected 0 to 1"),
+        (["datacenter x down for 1 s at 1 s"], "got 'x', expected one of the datacenters that have links"),
+        (["link {north} a -> b rate 5 % at 1 s"], "got 'a -> b', expected"),
+        (["link {north} rate 5 % at 60 s"], "events: got 'link .* rate 5 % at 60 s', expected a moment before"),
+    ],
+)
+def test_the_command_says_what_is_wrong(words: list[str], expected: str) -> None:
+    events = [word for text in words for word in ("--event", text.format(north=link()))]
+    few = ("--set", "iterations=2", "--schedule", "1f1b")
+    done = run_testbed("predict", "two-dc-longhaul", "tiny-gpt-pp4", *few, *events, COLUMNS="500")
+    assert done.returncode == 2, done.stdout
+    assert len(done.stderr.splitlines()) == 1
+    assert re.search(expected, done.stderr), done.stderr
+
+
+def test_predict_shows_the_iterations_around_an_event() -> None:
+    words = ("predict", "two-dc-longhaul", "tiny-gpt-pp4", "--schedule", "1f1b", "--set", "iterations=4")
+    event = f"link {link()} rate 40 % at iteration 1 + 100 ms"
+    done = run_testbed(*words, "--event", event, "--json", "--quiet")
+    spans = json.loads(done.stdout)["iterations"]
+    assert [(span["first"], span["last"], span["events"]) for span in spans] == [
+        (0, 0, []),
+        (1, 1, [event]),
+        (2, 3, []),
+    ]
+    shown = run_testbed(*words, "--event", event, "--quiet", COLUMNS="120").stdout
+    assert "iterations as links change" in shown
+    assert "iterations" not in json.loads(run_testbed(*words, "--json", "--quiet").stdout)
+
+
+def test_events_and_what_comes_between_iterations_do_not_go_together(tmp_path: Path) -> None:
+    words = ("--event", f"link {link()} rate 50 % at iteration 1", "--lose", f"{link()}@1", "-o", tmp_path / "p.json")
+    done = run_testbed("plan", "two-dc-longhaul", "tiny-gpt-pp4", *words)
+    assert done.returncode == 2
+    assert "--lose: option" in done.stderr
+
+
+def test_a_plan_keeps_its_events_direction_by_direction() -> None:
+    plan = planned("link NORTH down for 2 s then rate 50 % at iteration 2 + 100 ms")
+    planned_bps = plan.network.directions[0].rate_bps
+    first, second, *later = plan.events
+    assert {event.at for event in (first, second)} == {Moment(2, 0.1)}
+    assert isinstance(first, LinkEvent)
+    assert (first.direction, first.sends, first.rate_bps) == (0, False, None)
+    assert {(one.at, one.rate_bps, one.sends) for one in later if isinstance(one, LinkEvent)} == {
+        (Moment(2, 2.1), planned_bps / 2, True)
+    }
+    assert file.from_json(file.to_json(plan), "plan.json") == plan
+    wrong = replace(plan, events=(replace(first, direction=2), *plan.events[1:]))
+    with pytest.raises(BadInput, match=r"events.0.direction: got 2, expected a direction of .* \(0, 1\)"):
+        file.from_json(file.to_json(wrong), "plan.json")
+
+
+def test_every_iteration_has_a_prediction_of_its_own() -> None:
+    steady, *_ = times(planned())
+    step = times(planned("link NORTH rate 40 % at iteration 2 + 100 ms"))
+    assert step[:2] == [steady] * 2
+    assert steady < step[2] < step[3]
+    assert step[3:] == step[3:4] * 3
+    slow = times(planned("link NORTH rate 40 % at iteration 0"))
+    assert slow == pytest.approx(step[3:4] * 6), "the first that counts has it from its beginning on"
+
+
+def test_an_outage_holds_what_waits_and_is_over_then() -> None:
+    steady, *_ = times(planned())
+    gap = times(planned("link NORTH down for 8 s at iteration 1 + 200 ms"))
+    assert gap[0] == steady
+    assert 8 < gap[1] < 8 + steady
+    assert gap[2:] == [steady] * 4
+
+
+def test_seconds_go_on_in_the_next_iteration() -> None:
+    steady, *_ = times(planned())
+    counted = predict_training(plan := planned(f"link NORTH delay 40 ms at {2.5 * steady:.9f} s"), planned().cases[0])
+    (first, _) = counted.events
+    assert first.round == 3
+    assert first.seconds == pytest.approx(0.5 * steady)
+    assert times(plan)[:2] == [steady] * 2
+    assert times(plan)[2] > steady
+    assert times(plan) == pytest.approx(times(planned(f"link NORTH delay 40 ms at iteration 2 + {0.5 * steady:.9f} s")))
+
+
+def test_what_is_said_of_the_whole_is_of_the_usual_iteration() -> None:
+    plan = planned("link NORTH rate 40 % at iteration 1")
+    (row,), (known,) = predicted_rows(plan), ranges_of_plan(plan).values()
+    assert row.predicted_s == pytest.approx(times(plan)[3])
+    assert known[0] is None or known[0].low_s <= row.predicted_s <= known[0].high_s
+
+
+def test_links_are_replayed_as_they_were_in_that_iteration() -> None:
+    plan = planned("link NORTH rate 40 % at iteration 1 + 100 ms")
+    training = predict_training(plan, plan.cases[0])
+    numbers = training.trace.iterations().tolist()
+    (took_s,) = on_the_way_s(training.loads_of(0), [training.trace], order_sensitive=True, loads_of=training.loads_of)
+    messages = training.trace.messages
+    assert numbers == [0, 2, 3]
+    assert took_s == pytest.approx(messages["arrived_s"] - messages["sent_s"], abs=1e-9)
+
+
+def test_a_trace_is_a_step_for_each_line(tmp_path: Path) -> None:
+    file_, planned_bps = tmp_path / "link.csv", planned().network.directions[0].rate_bps
+    file_.write_text("at_s,delay_s,rate_bps\n0,,2e8\n0.25,0.02,\n3.5,0.01,1e9\n60,0,\n")
+    plan = planned(f"link NORTH trace {file_} at iteration 1 + 50 ms")
+    *mine, _ = [event for event in plan.events if isinstance(event, LinkEvent) and event.direction == 0]
+    assert [(event.at.iteration, event.delay_s, event.rate_bps) for event in mine] == [
+        (1, None, 2e8),
+        (1, 0.02, None),
+        (1, 0.01, 1e9),
+    ]
+    assert [event.at.seconds for event in mine] == pytest.approx([0.05, 0.3, 3.55])
+    before, across, *_, last = times(plan)
+    assert before < across
+    assert planned_bps != 1e9 or last == pytest.approx(before, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "line 1: got 'nothing', expected at_s, delay_s, rate_bps"),
+        ("a,b\n", "line 1: got .*, expected at_s, delay_s, rate_bps"),
+        ("at_s,delay_s,rate_bps\n", "rows: got 0, expected 1 to 10000"),
+        ("at_s,delay_s,rate_bps\n1,2\n", "line 2: got .*, expected 3 values"),
+        ("at_s,delay_s,rate_bps\n0,,x\n", "line 2: rate_bps: got 'x', expected a number from 1000 to 1e.15"),
+        ("at_s,delay_s,rate_bps\n0,,1e6\n2,1,\n1,,1e6\n", "line 4: at_s: got '1', expected 2 or more, in order"),
+        ("at_s,delay_s,rate_bps\n0,11,\n", "line 2: delay_s: got '11', expected a number from 0 to 10"),
+        ("at_s,delay_s,rate_bps\n,1,\n", "line 2: at_s: got '', expected 0 or more, in order of time"),
+    ],
+)
+def test_a_trace_that_is_none_is_refused(text: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "link.csv").write_text(text)
+    with pytest.raises(BadInput, match=f"link.csv: {expected}"):
+        planned(f"link NORTH trace {tmp_path / 'link.csv'} at 1 s")
+    with pytest.raises(BadInput, match=r"none.csv: .*expected a readable CSV file"):
+        planned(f"link NORTH trace {tmp_path / 'none.csv'} at 1 s")

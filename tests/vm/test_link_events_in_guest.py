@@ -1,0 +1,97 @@
+"""Links that change while jobs train, on the virtual clock: each iteration takes what was predicted of it, and nothing
+is lost. The quick form of benchmarks/events_on_the_wire.py."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from one_boot import MARKS, Asked, Measured, planned
+
+from testbed.results.run_files import RunFiles
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import injected_changes
+from events_on_the_wire import LIMITS, iterations_of
+from injected_changes import Change
+
+pytestmark = MARKS
+
+TOPOLOGY = """
+name: changing
+datacenters: {paris: {nodes: 1}, warsaw: {nodes: 1}, oslo: {nodes: 1}}
+links:
+  - {name: north, between: [paris, warsaw], delay: 5 ms, rate: 200 Mbit/s}
+  - {name: south, between: [warsaw, oslo], delay: 3 ms, rate: 100 Mbit/s}
+events:
+  - link north rate 40 % at iteration 1 + 150 ms
+  - link south oslo -> warsaw delay 20 ms at iteration 1 + 180 ms
+  - link north down for 2 s then delay 9 ms then rate 150 % at iteration 2 + 170 ms
+  - datacenter oslo down for 40 ms at iteration 4
+"""
+WORKLOAD = """
+name: three-stages
+model: {layers: 3, d_model: 16, heads: 2, sequence: 8}
+parallelism: {pipeline: 3}
+placement: [paris/0, warsaw/0, oslo/0]
+microbatches: 6
+microbatch_size: 1
+pacing: {F: 10 ms, I: 10 ms, W: 10 ms}
+message: 150 kB
+memory: 6
+schedules: [zb-h1]
+iterations: 5
+warmup: 1
+"""
+
+
+UNNAMED = Change("delay", 0.4)
+"""What no plan says: when about four measured iterations are over, the first link takes 10 ms more."""
+
+
+def asked(place: Path) -> dict[str, Asked]:
+    (place / "net.yaml").write_text(TOPOLOGY)
+    (place / "job.yaml").write_text(WORKLOAD)
+    files = place / "net.yaml", place / "job.yaml"
+    named = ("--set", "topology.events=[link south rate 50 % at iteration 1 + 150 ms]")
+    beside = planned(place, *files, *named, "--iterations", "9")
+    shaper = injected_changes.shaper_of(beside, [UNNAMED], place / "shaper.py", "relay")
+    return {"changing": Asked(planned(place, *files), "relay"), "unnamed": Asked(beside, shaper)}
+
+
+def test_every_iteration_takes_what_is_predicted_of_it(measured: Mapping[str, Measured]) -> None:
+    _, document, out, _ = measured["changing"]
+    (row,) = document["schedules"]
+    assert row["trusted"], row["reasons"]
+    found = iterations_of("changing", out, "zb-h1")
+    assert len({one.predicted_s for one in found}) == 5, "no two are alike"
+    assert max(one.missed for one in found) <= LIMITS["virtual"], found
+
+
+def test_nothing_is_lost_and_what_happened_is_kept(measured: Mapping[str, Measured]) -> None:
+    _, document, out, _ = measured["changing"]
+    counted = RunFiles(out).network("zb-h1")
+    assert (counted.drops, counted.retransmits, counted.other) == (0, 0, {})
+    events = pd.read_parquet(out / "link_events.parquet")
+    assert len(events) == 2 + 1 + 2 * 2 + 2 * 2, "both ends of an outage, direction by direction"
+    assert np.abs(events["happened_s"] - events["at_s"]).max() < 1e-6
+    assert [entry["iteration"] for entry in document["link_events"]] == [2, 2, 3, 5]
+    outage = document["link_events"][2]
+    assert outage["until_s"] - outage["at_s"] == pytest.approx(2)
+    (job,) = outage["iterations"]
+    assert job["measured_s"] == pytest.approx(job["predicted_s"], rel=5e-4)
+
+
+def test_what_the_plan_does_not_name_is_still_found(measured: Mapping[str, Measured]) -> None:
+    (row,) = measured["unnamed"].document["schedules"]
+    assert not row["trusted"]
+    assert "paris->warsaw" in row["reasons"][-1]
+    (event,) = measured["unnamed"].document["link_events"]
+    (job,) = event["iterations"]
+    assert event["iteration"] == 2
+    assert job["measured_s"] == pytest.approx(job["predicted_s"], rel=5e-4), "what it names is as predicted before"
