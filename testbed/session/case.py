@@ -98,7 +98,9 @@ class TrainedJob:
     measured: list[Trace] = field(default_factory=list)
     rows: list[iterations.IterationRow] = field(default_factory=list)
     memory: Sequence[RankBytes] = ()
-    """Per rank, as counted in the first iteration."""
+    """Per rank, as counted in the first iteration of the training; () where that had another schedule."""
+    began_with_it: bool = True
+    """Whether the training began with this schedule."""
     fingerprints: list[Fingerprint] = field(default_factory=list)
     """Of gradients and weights, all ranks together."""
 
@@ -106,7 +108,8 @@ class TrainedJob:
         """Keep what came of an iteration; outside the case's own rounds that count, it is as one that warms up."""
         if not ended.records[self.number]:
             return
-        self.memory = self.memory or [each.memory for each in ended.records[self.number] if each.memory is not None]
+        if self.began_with_it:
+            self.memory = self.memory or [each.memory for each in ended.records[self.number] if each.memory is not None]
         self.fingerprints += parameter_checks.put_together(ended.records[self.number])
         row = ended.row(self.number)
         self.rows.append(row._replace(warmup=row.iteration not in phase.measured))
@@ -249,7 +252,8 @@ class _UnderWay:
             mine = None if costs is None else costs[number], here
             rounds_of = trained(plan, self.cases, number)
             shown = plan.jobs[number], rounds_of, made[number], loads[index], beyond_s, part, ranges[index]
-            jobs.append(TrainedJob(number, *shown, *mine))
+            began = made[number].schedule.rows == self.made[0][number].schedule.rows
+            jobs.append(TrainedJob(number, *shown, *mine, began_with_it=began))
         return _Part(case, phase, jobs, float(predicted.makespans().max()), training.events)
 
     def trained(self, change: Callable[[Plan, Case, Case], None]) -> TrainedPlan:

@@ -72,6 +72,8 @@ def train(directory: str, faulty: bool) -> list[Any]:
 def test_what_is_trained_is_what_the_label_says(tmp_path: Path, faulty: bool) -> None:
     first, second = in_sandbox(train, str(tmp_path), faulty, timeout_s=300)
     assert (first["label"], second["label"]) == ("1f1b", "zb-h1 from 2")
+    assert first["memory"]["measured"]
+    assert second["memory"]["measured"] is None, "counted in the first iteration, which had the other schedule"
     executed = [check for row in (first, second) for check in row["checks"] if "executed" in check["question"]]
     assert [check["ok"] for check in executed] == [True, not faulty]
     for row in (first, second):
