@@ -26,11 +26,11 @@ from testbed.units import RATE, TIME, parse
 
 FORMS = (
     "link NAME delay x4|40 ms, link NAME rate x0.5|200 Mbit/s, link NAME lost, link NAME traffic 60 % every 6, or "
-    "rank 2 slower x1.5; behind it: at ITERATION, maybe to ITERATION"
+    "rank 2 slower x1.5; behind it: at iteration N, maybe to M"
 )
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_WHEN = r"\s+at\s+(?P<at>[0-9]+)(?:\s+to\s+(?P<to>[0-9]+))?"
+_WHEN = r"\s+at\s+(?:iteration\s+)?(?P<at>[0-9]+)(?:\s+to\s+(?P<to>[0-9]+))?"
 _LINK = re.compile(
     rf"link\s+(?P<name>\S+)\s+(?:(?P<what>delay|rate)\s+(?P<value>x\s*{_NUMBER}|{_NUMBER}\s*\S+|0)|(?P<lost>lost)"
     rf"|traffic\s+(?P<share>{_NUMBER})\s*%\s+every\s+(?P<every>[0-9]+)){_WHEN}"
