@@ -128,7 +128,8 @@ class RunFiles:
             for job, trace in measured.items():
                 measured[job] = trace.without([row.iteration for row in self.rows(label, job) if row.warmup])
             training = predict_training(plan, case)
-            loads, changes = training.loads_of(0), training.loads_of if training.events else None
+            loads = training.loads[min(training.loads)]  # a case that goes on from another has none of the first round
+            changes = training.loads_of if training.events else None
             due_s = on_the_way_s(loads, list(measured.values()), order_sensitive=order_sensitive, loads_of=changes)
             self._times[label, order_sensitive] = {
                 number: message_times(
