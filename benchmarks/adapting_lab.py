@@ -1,0 +1,113 @@
+"""Does a job that adapts in a lab gain what it should, and is every part of it predicted and trusted?
+
+    python benchmarks/adapting_lab.py [--iterations 24] [--out DIR] [--record [NAME]]
+
+The demo's job on the virtual clock, beginning with the schedule that is fastest as planned, while its link changes in
+the ways below; and while nothing changes. The controller sees the job's own times and a probe, as `testbed run --adapt`
+has it. Printed are what all measured iterations took, what they would have taken with the first schedule (by the model,
+which knows the events), and the swaps. Exit 1 where a part is untrusted or off its prediction, where adapting took
+longer than that, or where a job swaps while nothing happens.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness import options
+from harness.options import ROOT
+from harness.record import Claim, Topic, each, finish
+
+NEAR = 5e-4
+LIMIT_S = 1800.0
+SCHEDULES = ("crosspipe-greedy", "1f1b", "zb-h1", "gpipe")
+LINK = "link paris--warsaw"
+TIMELINES: dict[str, tuple[str, ...]] = {
+    "nothing": (),
+    "delay x 6": (f"{LINK} delay 60 ms at iteration 5",),
+    "delay x 6, and back": (f"{LINK} delay 60 ms at iteration 5", f"{LINK} delay 10.2 ms at iteration 15"),
+    "rate / 8": (f"{LINK} rate 125 Mbit/s at iteration 5",),
+    "both, inside an iteration": (
+        f"{LINK} delay 40 ms at iteration 6 + 100 ms",
+        f"{LINK} rate 250 Mbit/s at iteration 6 + 150 ms",
+    ),
+}
+
+
+class AdaptedRun(NamedTuple):
+    """What came of a timeline."""
+
+    name: str
+    rows: list[dict[str, Any]]
+    iterations: list[dict[str, Any]]
+
+    @property
+    def swaps(self) -> int:
+        """How often it went on with another schedule."""
+        return sum(row["swapped_to"] is not None for row in self.iterations)
+
+    @property
+    def gain(self) -> float:
+        """Share of what it would have taken without adapting."""
+        measured_s, never_s = (
+            sum(row[name] for row in self.iterations) for name in ("measured_s", "never_predicted_s")
+        )
+        return 1 - measured_s / never_s
+
+
+def adapted(name: str, iterations: int, out: Path) -> AdaptedRun:
+    """Train through a timeline."""
+    words = ["run", "two-dc-longhaul", "tiny-gpt-pp4", "--clock", "virtual", "--adapt", "ski-rental"]
+    words += ["--iterations", str(iterations), *(word for label in SCHEDULES for word in ("--schedule", label))]
+    words += [word for text in TIMELINES[name] for word in ("--event", text)]
+    command = [sys.executable, "-m", "testbed", *words, "--no-picture", "--quiet", "--overwrite", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=LIMIT_S, check=False)
+    if done.returncode not in (0, 5):
+        raise RuntimeError(f"{name}: exit code {done.returncode}")
+    document = json.loads((out / "comparison.json").read_text())
+    return AdaptedRun(name, document["schedules"], document["adaptation"]["iterations"])
+
+
+def main() -> int:
+    parser = options.parser(__doc__)
+    parser.add_argument("--iterations", type=int, default=24)
+    parser.add_argument("--out", type=Path, help="where results go; default: nowhere afterwards")
+    arguments = parser.parse_args()
+    found = []
+    with tempfile.TemporaryDirectory(prefix="testbed-adapting-") as scratch:
+        for number, name in enumerate(TIMELINES):
+            run = adapted(name, arguments.iterations, (arguments.out or Path(scratch)) / str(number))
+            print(f"{name}: {run.swaps} swaps, gain {run.gain:+.2%}")
+            for row in run.rows:
+                print(f"  {row['label']}: {row['error']:+.4%}, {'; '.join(row['reasons']) or 'trusted'}")
+            found.append(run)
+    rows = [row for run in found for row in run.rows]
+    worst = max(abs(row["error"]) for row in rows)
+    steady = sum(run.swaps for run in found if not TIMELINES[run.name])
+    behind = sum(run.gain < -NEAR for run in found)
+    gains = ", ".join(f"{run.name} {run.gain:+.1%}" for run in found)
+    claims = [
+        each(
+            f"a job that adapts in the lab, parts of {len(found)} trainings: trusted, within {NEAR:.2%}",
+            sum(not row["trusted"] or abs(row["error"]) > NEAR for row in rows),
+            len(rows),
+            more=f"; worst {worst:.4%}",
+        ),
+        Claim(
+            "the same: measured over never adapting, as predicted; swaps while nothing happens",
+            "never behind, 0",
+            f"{gains}; {steady} swaps",
+            behind == 0 and steady == 0,
+            value=float(behind),
+            unit="cases",
+        ),
+    ]
+    return finish(arguments, Topic.SCHEDULES, claims)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
