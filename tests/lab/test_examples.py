@@ -46,10 +46,10 @@ def test_every_example_is_short_and_has_a_command() -> None:
     files = [path for path in EXAMPLES.iterdir() if path.is_file() and path.name not in others]
     assert {path.name for path in files} == {
         *("my_schedule.py", "my_schedule.csv", "my_model.py", "my_shaper.py", "my_job.yaml", "my_policy.py"),
-        "my_clos.yaml",
+        *("my_clos.yaml", "my_controller.py"),
     }
     assert all(len(path.read_text().splitlines()) <= 40 for path in files)
-    assert len(COMMANDS) == 6
+    assert len(COMMANDS) == 7
 
 
 @pytest.mark.parametrize(("file", "label"), [("my_schedule.py:eager", "eager"), ("my_schedule.csv", "my_schedule")])

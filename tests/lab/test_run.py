@@ -38,6 +38,8 @@ COMPARISON_KEYS = {
     "measured_s",
     "measured_iqr_s",
     "predicted_s",
+    "measured_p95_s",
+    "predicted_p95_s",
     "predicted_low_s",
     "covered",
     "left_out",
@@ -170,7 +172,7 @@ def test_files_hold_what_the_page_says_no_more_no_less(
 ) -> None:
     _, out = finished
     names = {path.name for path in out.iterdir() if path.is_file()} - {LOCK}
-    assert names == set(FILES) - {"profile.json", "wan.json"}, (
+    assert names == set(FILES) - {"profile.json", "wan.json", "link_events.parquet"}, (
         "what is not listed would be lost when older results are replaced"
     )
     for table in sorted(out.glob("*.parquet")):
@@ -178,7 +180,7 @@ def test_files_hold_what_the_page_says_no_more_no_less(
         assert set(pq.read_schema(table).names) == documented(section), table.name
     manifest, comparison = (json.loads((out / name).read_text()) for name in ("manifest.json", "comparison.json"))
     assert set(manifest) == documented("manifest.json") - {"vm"}
-    assert set(comparison) == documented("comparison.json") - {"vm"}
+    assert set(comparison) == documented("comparison.json") - {"vm", "link_events", "adaptation"}
     page = PAGE.read_text()
     for name in ("plan", "links", "numerics", "message_costs"):
         document = json.loads((out / f"{name}.json").read_text())

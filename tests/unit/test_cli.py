@@ -32,6 +32,7 @@ def test_predict_as_json() -> None:
         "schedule",
         "label",
         "predicted_s",
+        "predicted_p95_s",
         "predicted_low_s",
         "predicted_high_s",
         "bubble_predicted",
