@@ -56,7 +56,7 @@ class AdaptedRun(NamedTuple):
         measured_s, never_s = (
             sum(row[name] for row in self.iterations) for name in ("measured_s", "never_predicted_s")
         )
-        return 1 - measured_s / never_s
+        return float(1 - measured_s / never_s)
 
 
 def adapted(name: str, iterations: int, out: Path) -> AdaptedRun:

@@ -216,7 +216,7 @@ def main() -> int:
         frame[f"{way} error"] = frame[way] / frame["seconds_per_microbatch"] - 1
     show_cells(frame)
     show_schedules(frame)
-    return finish(arguments, Topic.TABLES, claims_of(frame), clock="none")
+    return finish(arguments, Topic.STUDIES, claims_of(frame), clock="none")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,6 @@ class Topic(StrEnum):
     TRUTH = "Truth of the emulation"
     SCHEDULES = "Schedules against the optimum"
     ROUTING = "Routing"
-    TABLES = "Published tables"
     SPEED = "Speed"
     STUDIES = "Studies and reports"
     ROBUSTNESS = "Robustness"
