@@ -47,11 +47,12 @@ class AdaptingLab:
         """`adaptation` in comparison.json."""
         return {"controller": self._asked.controller, "swap_s": self._asked.swap_s, "iterations": self._rows}
 
-    def after(self, iteration: int, ended: Trace) -> JobSchedule | None:
+    def after(self, iteration: int, ended: Trace, *, over: bool) -> JobSchedule | None:
         """See session.case.RunningController."""
         probes_s = self._probes_s()
         runs = self._adapting.running.label
         step = self._adapting.after(iteration - 1, sighting(ended, self._job.sites, probes_s))
+        step = step._replace(swapped_to=None, expected_s=step.stays_s) if over else step
         self._keep(iteration - 1, runs, float(ended.makespans()[0]), probes_s, step)
         if step.swapped_to is None:
             return None

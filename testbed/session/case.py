@@ -48,8 +48,9 @@ class RunningController(Protocol):
     def document(self) -> Mapping[str, Any]:
         """What it saw, believed and decided, as comparison.json has it."""
 
-    def after(self, iteration: int, ended: Trace) -> JobSchedule | None:
-        """What the only job goes on with, now that so many measured iterations are over; None: with what it has.
+    def after(self, iteration: int, ended: Trace, *, over: bool) -> JobSchedule | None:
+        """What the only job goes on with, now that so many measured iterations are over; None: with what it has, as it
+        is where the training is `over`.
 
         `ended` is the last of them, as it was measured.
         """
@@ -281,11 +282,11 @@ class _UnderWay:
                         what = "measured" if number in part.phase.measured else "warming up"
                         times = ", ".join(show_time(job.rows[-1].makespan_s) for job in part.jobs)
                         step.advance(f"training {part.case.label}: {times}, {what}")
-                        if number == part.phase.rounds[-1]:
-                            break
                         if number in part.phase.measured and index + 1 == len(parts) and self._swapped(part, number):
                             if player is not None:
                                 player.expect(self._events())
+                            break
+                        if number == part.phase.rounds[-1]:
                             break
                     played = player.end() if player is not None and index + 1 == len(parts) else []
                     counted = running.network.end(self.plan, part.case, len(parts[index].phase.rounds))
@@ -328,7 +329,8 @@ class _UnderWay:
             return False
         (job,) = part.jobs
         after = number + 1 - self.plan.jobs[0].workload.warmup
-        chosen = self.running.adaptation.after(after, self.ended[-1].trace(job.number))
+        over = number == part.phase.rounds[-1]
+        chosen = self.running.adaptation.after(after, self.ended[-1].trace(job.number), over=over)
         if chosen is None:
             return False
         self.plan, case = with_swap(replace(self.plan, adaptation=None), part.case, chosen, after)
