@@ -51,6 +51,9 @@ class PlanOptions(NamedTuple):
     event: Sequence[str] | None = None
     adapt: str | None = None
     robust: bool = False
+    checkpoint: str | None = None
+    failure: Sequence[str] | None = None
+    chaos: str | None = None
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
@@ -75,6 +78,9 @@ def plan(
     depart: options.Depart = None,
     swap: options.Swap = None,
     adapt: options.Adapt = None,
+    checkpoint: options.Checkpoint = None,
+    failure: options.Failures = None,
+    chaos: options.ChaosOption = None,
     alone: options.Alone = False,
     clock: options.ClockOption = options.ClockName.real,
     seed: options.SeedOption = None,
@@ -95,7 +101,7 @@ def plan(
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, checkpoint, failure, chaos
     asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
@@ -242,6 +248,10 @@ def scheduled_and_routed(
         from testbed.adaptation.adapting_plan import with_adaptation
 
         plan = with_adaptation(plan, asked.adapt)
+    if asked.checkpoint or asked.failure or asked.chaos:
+        from testbed.goodput.recovering_plan import with_recovery
+
+        plan = with_recovery(plan, asked.checkpoint, asked.failure or (), asked.chaos)
     return plan, remarks
 
 

@@ -75,6 +75,9 @@ def run(
     depart: options.Depart = None,
     swap: options.Swap = None,
     adapt: options.Adapt = None,
+    checkpoint: options.Checkpoint = None,
+    failure: options.Failures = None,
+    chaos: options.ChaosOption = None,
     alone: options.Alone = False,
     vm: options.VmOption = False,
     clock: _Clock = None,
@@ -94,7 +97,7 @@ def run(
     from testbed.planning import resolve
     from testbed.results.destination import require_place
 
-    comes_goes = lose, arrive, depart, swap, alone, event, adapt
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt, False, checkpoint, failure, chaos
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     name = plan.clock.name if clock is None else clock.value

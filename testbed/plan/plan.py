@@ -11,6 +11,7 @@ from pydantic import ConfigDict, PlainSerializer, PlainValidator, with_config
 
 from testbed.pipeline.ir import Row, parse_action
 from testbed.plan.mesh import Mesh
+from testbed.plan.recovery import Recovery
 from testbed.plan.timeline import WrittenEvent
 from testbed.search.proof import Proof
 from testbed.spec.choice import ScheduleChoice
@@ -268,6 +269,8 @@ class Plan:
     adaptation: Adaptation | None = None
     """None where schedules are swapped when events say so, and at no other time; of a run, what it decided are events
     and cases of the plan that it keeps."""
+    recovery: Recovery | None = None
+    """None where no worker fails, and nothing is saved."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Schedules that were asked for and do not fit: by label, why there is no case with them."""
     format: Literal[3] = 3
