@@ -26,8 +26,8 @@ def daly_interval_s(save_s: float, mtbf_s: float) -> float:
 def expected_goodput(interval_s: float, save_s: float, restart_s: float, mtbf_s: float) -> float:
     """The share of a long training's time that trains what is kept, where a checkpoint follows every `interval_s`.
 
-    Daly 2006, the complete model: wall time is M e^(R/M) (e^((tau + delta)/M) - 1) for each tau that is kept; failures come
-    while saving and restarting, too.
+    Daly 2006, the complete model: wall time is M e^(R/M) (e^((tau + delta)/M) - 1) for each tau that is kept;
+    failures come while saving and restarting, too.
     """
     wall_s = mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((interval_s + save_s) / mtbf_s)
     return interval_s / wall_s

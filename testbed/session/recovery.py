@@ -7,6 +7,7 @@ all of them are started anew in the containers that are there, connect, and load
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -101,13 +102,18 @@ class RecoveringRounds:
 
     def __init__(self, job: RecoveringJob) -> None:
         self.spans: list[Span] = []
-        self._job = job
+        self._job, self._directory = job, job.workers.directory
         self._begun = _Begun(-1, 0.0)
         self._saved = Resumed(0, None)
         self._failed_at_s = 0.0
         """Instant of the monotonic clock, of the last failure."""
 
     def __iter__(self) -> Iterator[Round]:
+        with tempfile.TemporaryDirectory(prefix="saved-", dir=self._job.workers.directory) as directory:
+            self._directory = Path(directory)
+            yield from self._trained()
+
+    def _trained(self) -> Iterator[Round]:
         self._job.network.mark()
         going = self._job.begin(None, self._note)
         pending: list[Round] = []
@@ -160,7 +166,7 @@ class RecoveringRounds:
     def _save(self, span: Span) -> bool:
         """Whether the state is saved: a worker may fail meanwhile."""
         began_s = time.monotonic()
-        directory = self._job.workers.directory / f"before-{span.iteration}"
+        directory = self._directory / f"before-{span.iteration}"
         directory.mkdir()
         fails = None if span.failure is None else FailAt(span.failure.rank, began_s + span.seconds)
         try:
