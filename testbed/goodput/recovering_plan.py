@@ -14,7 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from testbed.errors import BadInput
-from testbed.goodput.history import NeverEnds, Span, foretold
+from testbed.goodput.spans import Span, foretold
 from testbed.plan.events import trained, trainings
 from testbed.plan.plan import Case, Plan
 from testbed.plan.recovery import (
@@ -118,10 +118,7 @@ def with_recovery(plan: Plan, checkpoint: str | None, failures: Sequence[str], c
     by_chance = islice(drawn_failures(drawn.mtbf_s, LATEST_FAILURE_S, ranks, drawn.seed), MOST_FAILURES)
     every = sorted([*named, *by_chance], key=lambda failure: failure.at_s)
     whole = replace(plan, recovery=Recovery(checkpoints, tuple(every[:MOST_FAILURES])))
-    try:
-        ends_s = max(spans_of_case(whole, case)[-1].end_s for case in plan.cases)
-    except NeverEnds as error:
-        raise BadInput.of(CHAOS, "option", chaos, f"failures that a training can end under ({error})") from error
+    ends_s = max(spans_of_case(whole, case)[-1].end_s for case in plan.cases)
     came = tuple(failure for failure in every if failure.at_s < ends_s)
     if len(came) >= MOST_FAILURES:
         raise BadInput.of(CHAOS, "option", chaos, f"fewer than {MOST_FAILURES} failures while a case is trained")
@@ -129,7 +126,7 @@ def with_recovery(plan: Plan, checkpoint: str | None, failures: Sequence[str], c
 
 
 def spans_of_case(plan: Plan, case: Case) -> list[Span]:
-    """What the job of a plan whose workers fail does with its time, as the model has it. Raises NeverEnds."""
+    """What the job of a plan whose workers fail does with its time, as the model has it."""
     assert plan.recovery is not None
     (predicted,) = parts_of(plan, case, predict_training(plan, case).trace)
     rounds = next(trained(plan, cases, 0) for cases in trainings(plan.cases) if case in cases)

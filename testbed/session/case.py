@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from testbed.goodput.history import Span, foretold
+from testbed.goodput.spans import Span, foretold
 from testbed.judge import fidelity, iterations, parameter_checks
 from testbed.lab import host_settings
 from testbed.lab.machine_witness import Witness
@@ -34,7 +34,7 @@ from testbed.session.event_player import ChangingLinks, EventPlayer, PlayedEvent
 from testbed.session.loop import Loop, Resumed, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.network_accounts import NetworkAccounts
-from testbed.session.recovery import RecoveringJob, RecoveringRounds, ReplacedWorkers
+from testbed.session.recovering_rounds import RecoveringJob, RecoveringRounds, ReplacedWorkers
 from testbed.session.rounds import Round, WitnessedRounds, task_of, timed_schedule
 from testbed.session.timers import TimedAction
 from testbed.trace.predictions import predicted_times_s

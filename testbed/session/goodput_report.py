@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from testbed.goodput.history import Span, shares_of
 from testbed.goodput.recovering_plan import spans_of_case
+from testbed.goodput.spans import Span, shares_of
 from testbed.plan.plan import Plan
 from testbed.session.case import TrainedCase
 

@@ -31,7 +31,7 @@ from testbed.session.cases import StartedSession, asked_of, identity_of, train_c
 from testbed.session.loop import Loop
 from testbed.session.network_accounts import LabAccounts
 from testbed.session.pinning import Pinning, keep_on, pinning
-from testbed.session.recovery import LabWorkers
+from testbed.session.recovering_rounds import LabWorkers
 from testbed.session.references import References
 from testbed.session.standing_lab import StandingLab
 from testbed.session.world import worlds_of

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from testbed.errors import RunFailed
-from testbed.goodput.history import Span, Spending
+from testbed.goodput.spans import Span, Spending
 from testbed.plan.recovery import Failure
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop, Resumed

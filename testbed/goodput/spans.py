@@ -59,18 +59,11 @@ class Shares(NamedTuple):
         return self.kept_s / self.total_s
 
 
-class NeverEnds(ValueError):
-    """Failures come faster than the training gets from one checkpoint to the next."""
-
-
-MOST_SPANS = 10_000_000
-
-
 def foretold(iteration_s: Callable[[int], float], iterations: int, recovery: Recovery) -> list[Span]:
     """All spans of a training of so many iterations, each of which takes `iteration_s` of its number.
 
     A failure at the very end of a span comes in the next one. The beginning is a checkpoint that costs nothing; behind
-    the last iteration there is none. Raises NeverEnds.
+    the last iteration there is none.
     """
     checkpoints, left = recovery.checkpoints, list(reversed(recovery.failures))
     spans: list[Span] = []
@@ -82,8 +75,6 @@ def foretold(iteration_s: Callable[[int], float], iterations: int, recovery: Rec
         failure = left.pop() if left and left[-1].at_s < now_s + seconds else None
         end_s = now_s + seconds if failure is None else max(now_s, failure.at_s)
         spans.append(Span(what, iteration, now_s, end_s, failure))
-        if len(spans) > MOST_SPANS:
-            raise NeverEnds(f"{MOST_SPANS} spans, and only {saved} iterations of {iterations} are kept")
         now_s = end_s
         return failure is None
 
