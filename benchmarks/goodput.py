@@ -6,8 +6,8 @@
 Drawn with the seed: so many trainings on the virtual clock whose workers really fail, by chance, in a pipeline, with
 replicas (ZeRO-1 and plain) and with tensor ranks, early and late receives, checkpoints after 1 to 5 iterations. Every
 one is held against what was foretold, its losses, gradients and weights against one process's. And 40 jobs of the model
-alone, each trained 600 times over 2,000 iterations (12,000 failures and more), against the formula; for each the best of all intervals against
-Daly's. The picture has the formula's curves, and the model's means on them.
+alone, each trained 600 times over 2,000 iterations (12,000 failures and more), against the formula; for each the best
+of all intervals against Daly's. The picture has the formula's curves, and the model's means on them.
 """
 
 from __future__ import annotations
