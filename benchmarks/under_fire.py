@@ -1,14 +1,14 @@
 """What becomes of a run when a signal hits one of its processes: does it end in time, with a reason, leaving nothing?
 
-    python benchmarks/under_fire.py [--cases 120] [--first 0] [--seed 1] [--signals KILL INT TERM HUP]
+    python benchmarks/under_fire.py [--cases 36] [--first 0] [--seed 1] [--signals KILL INT TERM HUP]
         [--record [NAME]]
 
 Real labs on the real clock. Each case draws a moment (a phase of the run, and so long into it), a process of the run
 by what it does, and a signal, every pair of process and signal in turn. A run may go on where the process does not mind
-(a worker leaves Ctrl-C to who started it); else it has to end with exit code 4 within two seconds, or of the signal where
-the command itself was hit. A run that goes on is ended by Ctrl-C to the command, within two seconds too. Then none of its
-processes, namespaces and temporary files may be left. Prints a line for each case, then a table by process. Needs root.
-Exit code 1 when one fails.
+(a worker leaves Ctrl-C to who started it); else it has to end with exit code 4 within two seconds, or of the signal
+where the command itself was hit. A run that goes on is ended by Ctrl-C to the command, within two seconds too. Then
+none of its processes, namespaces and temporary files may be left. Prints a line for each case, then a table by process.
+Needs root. Exit code 1 when one fails.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _faults(outcomes: list[Outcome]) -> int:
 def main() -> int:
     """Hit runs; print a line for each. Returns the exit code."""
     parser = options.parser(__doc__)
-    parser.add_argument("--cases", type=int, default=108)
+    parser.add_argument("--cases", type=int, default=36)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--signals", nargs="+", default=["KILL", "INT", "TERM", "HUP"])
