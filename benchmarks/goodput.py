@@ -100,7 +100,7 @@ def training(number: int, out: Path, name: str, seed: int) -> command.GuestTrain
         "message": f"{draw.randint(10, 400)} kB",
         "memory": 16,
         "receives": draw.choice(("early", "late")),
-        "optimizer": {"kind": draw.choice(("adamw", "sgd")), "learning_rate": 0.05},
+        "optimizer": {"kind": draw.choice(("adamw", "sgd"))},
         "schedules": [draw.choice(("1f1b", "gpipe", "zb-h1", "crosspipe-greedy", "pipemorph"))],
         "iterations": draw.randint(6, 12),
         "warmup": 1,
