@@ -21,6 +21,7 @@ from testbed.plan.plan import Case, Job, Plan
 from testbed.planning.drawn_iterations import (
     is_uniform,
     phase_of,
+    rank_changes,
     simulate_rounds,
     slots_in,
     times_of_rounds,
@@ -96,8 +97,8 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
 
     Raises BadInput for an event that comes after the training.
     """
-    events = link_events_of(plan, case)
-    if not events:
+    events, slots_change = link_events_of(plan, case), frozenset(one.round for one in rank_changes(plan, case))
+    if not events and not slots_change:
         trace = simulate_rounds(plan, case, loads)
         by_round = {
             number: [
@@ -112,7 +113,8 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
     segments = []
     for one, phase in zip(cases[: place + 1], phases(plan, cases), strict=False):
         mine = loads if one.label == case.label else loads_of_case(plan, one)
-        segments.append(Segment(phase.rounds, mine, partial(slots_in, plan, one, mine), varies(plan, one)))
+        slots = partial(slots_in, plan, one, mine)
+        segments.append(Segment(phase.rounds, mine, slots, varies(plan, one), slots_change))
     found = simulate_training(plan, events, segments, ends=place == len(cases) - 1)
     return found._replace(trace=_numbered(plan, case, found.trace))
 
@@ -138,7 +140,7 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
 
 def ranges_of_training(plan: Plan, case: Case, training: TrainingPrediction) -> list[Range | None]:
     """The same of a training that is predicted: of its usual iteration, about the median of all that count."""
-    rounds = phase_of(plan, case).measured
+    rounds = training.compared(phase_of(plan, case).measured)
     usual = training.usual(rounds)
     found, parts = ranges_of_orders(training.loads_of(usual)), parts_of(plan, case, training.trace)
     return [
@@ -188,7 +190,8 @@ def parts_of(plan: Plan, case: Case, trace: Trace) -> list[Trace]:
 
 def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
     """Every job at work in a case, alone and together, medians where iterations differ. Raises as `training_of`."""
-    found, rounds, training = [], phase_of(plan, case).measured, predict_training(plan, case)
+    found, training = [], predict_training(plan, case)
+    rounds = training.compared(phase_of(plan, case).measured)
     parts, loads = parts_of(plan, case, training.trace), training.loads_of(training.usual(rounds))
     for number, load, beside in zip(at_work(plan, case), loads, parts, strict=True):
         alone = predict_alone(plan, case, load, number) if len(parts) > 1 else beside
@@ -202,9 +205,9 @@ def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
 
 def predict_alone(plan: Plan, case: Case, load: Load, job: int) -> Trace:
     """The trace of a job's iterations as if no other one were there, from its `load` in the usual iteration of all:
-    where links change, of that one on the links that it has.
+    where links or ranks change, of that one as they are in it.
     """
-    if link_events_of(plan, case):
+    if link_events_of(plan, case) or rank_changes(plan, case):
         return simulate_jobs([load._replace(start_s=0.0)])
     alone = load._replace(start_s=0.0, slots_s=None)
     return simulate_rounds(plan, replace(case, alone=plan.jobs[job].name), [alone])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from testbed.errors import RunFailed
 from testbed.goodput.spans import Span, foretold
 from testbed.judge import fidelity, iterations, parameter_checks
 from testbed.lab import host_settings
@@ -18,12 +19,13 @@ from testbed.model.host_prediction import HostPrediction, predict_jobs_on_host
 from testbed.model.lower import Load
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.costs import schedule_of
+from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.events import Phase, at_work, phases, trained
 from testbed.plan.plan import Case, Job, JobSchedule, Plan
-from testbed.planning.drawn_iterations import varies
+from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_training, training_of
 from testbed.planning.ties import Range
-from testbed.planning.training_prediction import PlacedEvent
+from testbed.planning.training_prediction import PlacedEvent, TrainingPrediction
 from testbed.progress import Reporter
 from testbed.results.directory import ResultsWriter
 from testbed.routing.rerouting import with_swap
@@ -106,19 +108,22 @@ class TrainedJob:
     """Per rank, as counted in the first iteration of the training; () where that had another schedule."""
     began_with_it: bool = True
     """Whether the training began with this schedule."""
+    slower: tuple[SlowerRank, ...] = ()
+    """Its ranks that become slower in the training."""
     fingerprints: list[Fingerprint] = field(default_factory=list)
     """Of gradients and weights, all ranks together."""
 
-    def note(self, ended: Round, phase: Phase) -> None:
-        """Keep what came of an iteration; outside the case's own rounds that count, it is as one that warms up."""
+    def note(self, ended: Round, part: _Part) -> None:
+        """Keep what came of an iteration; outside the case's own rounds that count, it is as one that warms up, and so
+        is one in which something happens that the model has not."""
         if not ended.records[self.number]:
             return
         if self.began_with_it:
             self.memory = self.memory or [each.memory for each in ended.records[self.number] if each.memory is not None]
         self.fingerprints += parameter_checks.put_together(ended.records[self.number])
         row = ended.row(self.number)
-        self.rows.append(row._replace(warmup=row.iteration not in phase.measured))
-        if row.iteration in phase.rounds:
+        self.rows.append(row._replace(warmup=row.iteration not in part.compared))
+        if row.iteration in part.phase.rounds:
             self.measured.append(ended.trace(self.number))
 
     @property
@@ -152,6 +157,8 @@ class TrainedCase:
     """Those at work."""
     network: fidelity.NetworkEvidence
     """What was counted meanwhile."""
+    compares: bool = True
+    """Whether the model has all of an iteration that was measured."""
     events: Sequence[PlayedEvent] = ()
     """What became of links, known when the whole training is over."""
     spans: Sequence[Span] = ()
@@ -165,10 +172,13 @@ class _Part(NamedTuple):
     phase: Phase
     jobs: Sequence[TrainedJob]
     """Those at work."""
-    longest_s: float
-    """Of the iterations that are predicted."""
-    events: Sequence[PlacedEvent]
-    """What becomes of links, and when."""
+    training: TrainingPrediction
+    """What is predicted of it, and when events come."""
+
+    @property
+    def compared(self) -> list[int]:
+        """The rounds that count: of which the model has all."""
+        return self.training.compared(self.phase.measured)
 
 
 class TrainedPlan(NamedTuple):
@@ -199,6 +209,15 @@ def train(
     return _UnderWay(running, plan, list(cases), list(made), costs).trained(change)
 
 
+def _explained(rounds: Iterable[Round], player: EventPlayer | None) -> Iterator[Round]:
+    """The same; a RunFailed says which links send nothing then."""
+    try:
+        yield from rounds
+    except RunFailed as error:
+        down = "" if player is None else player.down()
+        raise RunFailed(f"{down}: {error}" if down else str(error)) from error
+
+
 def _nothing(number: int, start_s: float) -> None:
     """Is done as a round begins."""
 
@@ -208,7 +227,7 @@ def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
     at work to the last one."""
     first = {job.number: job for part in reversed(parts) for job in part.jobs}
     return {
-        number: task_of(job.job, job.load, len(job.rounds), joins=job.rounds.start, evidence=True)
+        number: task_of(job.job, job.load, len(job.rounds), joins=job.rounds.start, evidence=True, slower=job.slower)
         for number, job in sorted(first.items())
     }
 
@@ -221,7 +240,7 @@ def _swaps(before: _Part, part: _Part) -> dict[int, TimedSchedule]:
 
 
 def _timed(job: TrainedJob) -> TimedSchedule:
-    return timed_schedule(job.job, job.load, drawn=True)
+    return timed_schedule(job.job, job.load, drawn=True, slower=job.slower)
 
 
 @dataclass
@@ -245,13 +264,14 @@ class _UnderWay:
         phase, made = phases(plan, self.cases)[which], self.made[which]
         loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
         training = training_of(plan, case, loads)
-        usual, predicted = training.usual(phase.measured), training.trace
+        compared, predicted = training.compared(phase.measured), training.trace
+        usual = training.usual(compared)
         running.results.add_trace(case.label, "predicted", predicted)
         known, loads = running.ranges.get(case.label), list(training.loads_of(usual))
         jobs, ranges = [], ranges_of_training(plan, case, training) if known is None else known
         on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
         for index, (number, part) in enumerate(zip(working, parts_of(plan, case, predicted), strict=True)):
-            times_s = predicted_times_s(part, phase.measured)
+            times_s = predicted_times_s(part, compared)
             beyond_s = float(np.median(times_s) - predicted_times_s(part, [usual])[0])
             here = None if on_host is None else on_host[index].moved(beyond_s)
             if here is not None and varies(plan, case):
@@ -260,13 +280,14 @@ class _UnderWay:
             rounds_of = trained(plan, self.cases, number)
             shown = plan.jobs[number], rounds_of, made[number], loads[index], beyond_s, part, ranges[index]
             began = made[number].schedule.rows == self.made[0][number].schedule.rows
-            jobs.append(TrainedJob(number, *shown, *mine, began_with_it=began))
-        return _Part(case, phase, jobs, float(predicted.makespans().max()), training.events)
+            slower = slower_ranks(plan, case, number)
+            jobs.append(TrainedJob(number, *shown, *mine, began_with_it=began, slower=slower))
+        return _Part(case, phase, jobs, training)
 
     def trained(self, change: Callable[[Plan, Case, Case], None]) -> TrainedPlan:
         """Rounds of all jobs. What was measured goes into the results, whatever ends them."""
         running, results, reporter, parts = self.running, self.running.results, self.running.reporter, self.parts
-        deadline = deadlines.of_iteration(max(part.longest_s for part in parts))
+        deadline = max((deadlines.of_training(part.training) for part in parts), key=lambda one: one.seconds)
         count, title = parts[-1].phase.rounds.stop, parts[0].case.label
         done: list[TrainedCase] = []
         with reporter.step(f"training {title}", total=count) as step, host_settings.real_time(running.real_time):
@@ -283,7 +304,7 @@ class _UnderWay:
                         assert isinstance(going, WitnessedRounds)  # of a plan whose workers fail a case is a training
                         going.swap(_swaps(parts[index - 1], part))
                     running.network.begin()
-                    for ended in going:
+                    for ended in _explained(going, player):
                         self._note(ended)
                         number = len(self.ended) - 1
                         what = "measured" if number in part.phase.measured else "warming up"
@@ -298,9 +319,10 @@ class _UnderWay:
                     played = player.end() if player is not None and index + 1 == len(parts) else []
                     counted = running.network.end(self.plan, part.case, len(parts[index].phase.rounds))
                     results.add_links(part.case.label, counted.links)
-                    trained_case = TrainedCase(part.case, parts[index].phase, deadline, part.jobs, counted.evidence)
-                    trained_case.spans = going.spans if isinstance(going, RecoveringRounds) else ()
-                    done.append(trained_case)
+                    compares = part.training.by_chance.isdisjoint(part.compared)
+                    spans = going.spans if isinstance(going, RecoveringRounds) else ()
+                    collected = parts[index].phase, deadline, part.jobs, counted.evidence, compares
+                    done.append(TrainedCase(part.case, *collected, spans=spans))
                 for ended_case in done:
                     ended_case.events = [one for one in played if one.iteration in ended_case.phase.rounds]
                     results.add_link_events(ended_case.case.label, [one._asdict() for one in ended_case.events])
@@ -342,13 +364,13 @@ class _UnderWay:
         return WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted, announce, resumed)
 
     def _events(self) -> list[PlacedEvent]:
-        return [event for part in self.parts for event in part.events if event.round in part.phase.rounds]
+        return [event for part in self.parts for event in part.training.events if event.round in part.phase.rounds]
 
     def _note(self, ended: Round) -> None:
         self.ended.append(ended)
         for part in self.parts:
             for job in part.jobs:
-                job.note(ended, part.phase)
+                job.note(ended, part)
 
     def _swapped(self, part: _Part, number: int) -> bool:
         """Whether it was decided, after the round of a number, that another part goes on with another schedule."""
@@ -369,7 +391,7 @@ class _UnderWay:
         added = self._part(len(self.cases) - 1)
         for ended in self.ended:
             for job in added.jobs:
-                job.note(ended, added.phase)
+                job.note(ended, added)
         self.parts.append(added)
         self.running.reporter.note(f"going on with {chosen.choice.label} after measured iteration {after}")
         return True

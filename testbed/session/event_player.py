@@ -11,6 +11,7 @@ from testbed.lab.shaping import TimedChange
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
 from testbed.planning.training_prediction import PlacedEvent
+from testbed.units import show_time
 
 
 class ChangingLinks(Protocol):
@@ -41,6 +42,9 @@ class PlayedEvent(NamedTuple):
     rate_bps: float
     sends: str
     """"yes" or "no" where that changed, else ""."""
+    loss: float
+    """nan, as the next one, where that stayed."""
+    jitter_s: float
 
 
 class EventPlayer:
@@ -62,6 +66,26 @@ class EventPlayer:
         if mine:
             self._links.schedule_changes([_change(one, start_s) for one in mine])
 
+    def down(self) -> str:
+        """Which directions send nothing now, since when and why, in words; "" where all send."""
+        now, begun = time.monotonic(), dict[int, list[PlacedEvent]]()
+        for one in sorted(self._placed, key=lambda one: (one.round, one.seconds)):
+            if one.event.sends is None or self._starts_s.get(one.round, math.inf) + one.seconds > now:
+                continue
+            mine = begun.setdefault(one.event.direction, [])
+            if one.event.sends is False:
+                mine.append(one)
+            elif mine:
+                mine.pop()
+        found = {direction: mine[0] for direction, mine in begun.items() if mine}
+        if not found:
+            return ""
+        first = next(iter(found.values()))
+        labels = ", ".join(self._planned[direction].label for direction in found)
+        sends = "sends" if len(found) == 1 else "send"
+        when = f"{show_time(first.seconds)} into iteration {first.round}"
+        return f"{labels} {sends} nothing since {when} ({first.event.said})"
+
     def end(self) -> list[PlayedEvent]:
         """What came, and all links as planned again. Raises RunFailed."""
         asked = [one for one in self._placed if one.round in self._starts_s]
@@ -73,12 +97,16 @@ class EventPlayer:
         happened = [*self._links.changes_happened(), *[math.nan] * len(asked)]
         now = time.monotonic()
         directions = {one.event.direction for one in asked}
-        back = [TimedChange(now, n, self._planned[n].delay_s, self._planned[n].rate_bps) for n in sorted(directions)]
+        back = [self._as_planned(now, number) for number in sorted(directions)]
         # of an outage whose end comes after the training
         over = [TimedChange(now, one.event.direction, sends=True) for one in asked if one.event.sends is False]
         self._links.schedule_changes(back + over)
         self._links.changes_happened()
         return [self._played(one, instant) for one, instant in zip(asked, happened, strict=False)]
+
+    def _as_planned(self, now_s: float, number: int) -> TimedChange:
+        link = self._planned[number]
+        return TimedChange(now_s, number, link.delay_s, link.rate_bps, loss=link.loss, jitter_s=link.jitter_s)
 
     def _played(self, one: PlacedEvent, instant: float) -> PlayedEvent:
         event = one.event
@@ -91,9 +119,12 @@ class EventPlayer:
             math.nan if event.delay_s is None else event.delay_s,
             math.nan if event.rate_bps is None else event.rate_bps,
             "" if event.sends is None else ("yes" if event.sends else "no"),
+            math.nan if event.loss is None else event.loss,
+            math.nan if event.jitter_s is None else event.jitter_s,
         )
 
 
 def _change(one: PlacedEvent, start_s: float) -> TimedChange:
     event = one.event
-    return TimedChange(start_s + one.seconds, event.direction, event.delay_s, event.rate_bps, event.sends)
+    when_s, becomes = start_s + one.seconds, (event.delay_s, event.rate_bps, event.sends, event.loss, event.jitter_s)
+    return TimedChange(when_s, event.direction, *becomes)
