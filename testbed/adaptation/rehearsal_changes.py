@@ -1,15 +1,10 @@
-"""What happens in a rehearsal, and when: changes of links and ranks from one iteration to another, read from text.
+"""What happens in a rehearsal, and when: changes of links and ranks from one iteration to another.
 
-link paris-warsaw delay x4 at 10
-link paris-warsaw rate 200 Mbit/s at 10 to 30
-link paris-warsaw lost at 10
-link paris-warsaw traffic 60 % every 6 at 10
-rank 2 slower x1.5 at 10
+They are written as events of a run are (spec/event_text.py); those within an iteration no rehearsal can play.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -21,109 +16,71 @@ from testbed.plan import costs
 from testbed.plan.network_state import changed_directions, planned
 from testbed.plan.plan import Case, JobSchedule, Plan
 from testbed.plan.timeline import BEGINNING, LinkLost
+from testbed.spec.document import FieldError
+from testbed.spec.event_text import EventText, check_names, read_event
 from testbed.spec.topology import Direction
-from testbed.units import RATE, TIME, parse
 
 FORMS = (
-    "link NAME delay x4|40 ms, link NAME rate x0.5|200 Mbit/s, link NAME lost, link NAME traffic 60 % every 6, or "
+    "link NAME delay x4|40 ms, link NAME rate x0.5|60 %|200 Mbit/s, link NAME lost, link NAME traffic 60 % every 6, or "
     "rank 2 slower x1.5; behind it: at iteration N, maybe to M"
 )
-
-_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_WHEN = r"\s+at\s+(?:iteration\s+)?(?P<at>[0-9]+)(?:\s+to\s+(?P<to>[0-9]+))?"
-_LINK = re.compile(
-    rf"link\s+(?P<name>\S+)\s+(?:(?P<what>delay|rate)\s+(?P<value>x\s*{_NUMBER}|{_NUMBER}\s*\S+|0)|(?P<lost>lost)"
-    rf"|traffic\s+(?P<share>{_NUMBER})\s*%\s+every\s+(?P<every>[0-9]+)){_WHEN}"
-)
-_RANK = re.compile(rf"rank\s+(?P<rank>[0-9]+)\s+slower\s+x\s*(?P<factor>{_NUMBER}){_WHEN}")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One of them: what is set is what it does."""
+    """One of them, from an iteration on."""
 
-    text: str
-    at: int
-    """The first iteration under it."""
-    to: int | None = None
-    """The first iteration without it; None: it stays."""
-    link: str = ""
-    delay: float | None = None
-    """Times, if `times`, else seconds ..."""
-    rate: float | None = None
-    """... and bit/s."""
-    times: bool = False
-    lost: bool = False
-    share: float = 0.0
-    """Of the rate, that other traffic takes for `every` iterations, and then for as many not."""
-    every: int = 0
-    rank: int | None = None
-    factor: float = 1.0
+    read: EventText
+
+    @property
+    def text(self) -> str:
+        """As somebody wrote it."""
+        return self.read.text
+
+    @property
+    def lost(self) -> bool:
+        """Whether a link is gone."""
+        return self.read.lost
 
     def applies(self, iteration: int) -> bool:
         """Whether it is so in an iteration."""
-        during = self.at <= iteration and (self.to is None or iteration < self.to)
-        return during and (not self.every or (iteration - self.at) // self.every % 2 == 0)
+        at, to, traffic = self.read.iteration, self.read.until, self.read.traffic
+        during = at <= iteration and (to is None or iteration < to)
+        return during and (traffic is None or (iteration - at) // traffic.every % 2 == 0)
 
     def on_direction(self, direction: Direction) -> Direction:
         """What it makes of one direction of a link."""
-        if direction.link != self.link:
+        read, becomes = self.read, self.read.becomes
+        if direction.link != read.name or read.ends not in (None, (direction.source, direction.target)):
             return direction
-        delay_s, rate_bps = self.delay, self.rate
-        if self.times:
-            delay_s = None if delay_s is None else delay_s * direction.delay_s
-            rate_bps = None if rate_bps is None else rate_bps * direction.rate_bps
+        delay_s = direction.delay_s if becomes.delay_s is None else becomes.delay_s
+        rate_bps = direction.rate_bps if becomes.rate_bps is None else becomes.rate_bps
+        left = 1.0 if read.traffic is None else 1.0 - read.traffic.share
         return direction._replace(
-            delay_s=direction.delay_s if delay_s is None else delay_s,
-            rate_bps=(direction.rate_bps if rate_bps is None else rate_bps) * (1 - self.share),
+            delay_s=delay_s * (becomes.delay_factor or 1.0), rate_bps=rate_bps * (becomes.rate_share or 1.0) * left
         )
 
 
 def change(text: str, plan: Plan) -> Change:
     """What a text says of a plan. Raises BadInput."""
-    words = " ".join(text.split())
-    on_rank, on_link = _RANK.fullmatch(words), _LINK.fullmatch(words)
-    match = on_rank or on_link
-    if match is None:
-        raise BadInput.of("--event", "event", text, FORMS)
-    at, to = int(match["at"]), None if match["to"] is None else int(match["to"])
-    if to is not None and to <= at:
-        raise BadInput.of("--event", "to", to, f"more than {at}, when it begins")
-    if on_rank is not None:
-        ranks = plan.jobs[0].mesh.pp
-        if int(on_rank["rank"]) >= ranks:
-            raise BadInput.of("--event", "rank", int(on_rank["rank"]), f"0 to {ranks - 1}")
-        factor = _positive(float(on_rank["factor"]), words)
-        return Change(words, at, to, rank=int(on_rank["rank"]), factor=factor)
-    assert on_link is not None
-    planned(plan.network).directions_of(on_link["name"])
-    return _on_link(Change(words, at, to, link=on_link["name"]), on_link)
-
-
-def _on_link(plain: Change, match: re.Match[str]) -> Change:
-    if match["lost"]:
-        return replace(plain, lost=True)
-    if match["share"]:
-        share, every = float(match["share"]) / 100, int(match["every"])
-        if not (0 < share < 1 and every):
-            raise BadInput.of("--event", "traffic", plain.text, "more than 0 % and less than 100 %, every 1 or more")
-        return replace(plain, share=share, every=every)
-    value, what = match["value"], match["what"]
-    times = value.startswith("x")
     try:
-        units, kind = (TIME, "a time") if what == "delay" else (RATE, "a rate")
-        number = float(value[1:]) if times else parse(value, units, kind)
-    except ValueError as error:
-        raise BadInput.of("--event", what, value, f"{error}, or a factor such as x4") from error
-    if what == "rate":
-        return replace(plain, rate=_positive(number, plain.text), times=times)
-    return replace(plain, delay=number, times=times)
-
-
-def _positive(number: float, text: str) -> float:
-    if number <= 0:
-        raise BadInput.of("--event", "value", text, "more than 0")
-    return number
+        read = read_event(text)
+    except FieldError as error:
+        raise BadInput.of("--event", "event", error.value, error.expected) from error
+    becomes, (job,) = read.becomes, plan.jobs[:1]
+    by_chance = becomes.loss is not None or becomes.jitter_s is not None
+    inside = read.seconds or read.for_s is not None or read.down_s or read.comes_and_goes or read.trace
+    if read.what == "datacenter" or by_chance or inside:
+        raise BadInput.of("--event", "event", text, FORMS)
+    if read.what == "link":
+        planned(plan.network).directions_of(read.name)
+        check_names(read, {link.link: (link.source, link.target) for link in planned(plan.network).links})
+        return Change(read)
+    if read.name not in ("", job.name):
+        raise BadInput.of("--event", "job", read.name, job.name)
+    if read.rank >= job.mesh.pp:
+        raise BadInput.of("--event", "rank", read.rank, f"0 to {job.mesh.pp - 1}")
+    return Change(read)
 
 
 class Truth(NamedTuple):
@@ -144,11 +101,12 @@ def truth_at(plan: Plan, changes: Sequence[Change], iteration: int) -> Truth:
         return direction
 
     network = changed_directions(plan.network, changed)
-    lost = dict.fromkeys(each.link for each in now if each.lost)
+    lost = dict.fromkeys(each.read.name for each in now if each.lost)
     factors: dict[int, float] = {}
     for each in now:
-        if each.rank is not None:
-            factors[each.rank] = factors.get(each.rank, 1.0) * each.factor
+        if each.read.what == "rank":
+            rank = each.read.rank
+            factors[rank] = factors.get(rank, 1.0) * each.read.factor
     real = replace(
         plan,
         network=network,

@@ -65,25 +65,29 @@ def link_event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[T
         Column("predicted", show_times([predicted for _, predicted in pairs])),
         Column("error", [f"{measured / predicted - 1:+.2%}" for measured, predicted in pairs]),
     ]
-    return fitted(Column("event", names, left=True), [Section("iterations in which links changed", columns)], width)
+    return fitted(
+        Column("event", names, left=True), [Section("iterations in which links or ranks changed", columns)], width
+    )
 
 
 def predicted_spans(plan: Plan) -> list[dict[str, Any]]:
-    """Of every case in which links change: runs of measured iterations that are predicted to take the same, the first
-    is 0, with what becomes of links in them."""
-    from testbed.planning.drawn_iterations import phase_of
+    """Of every case in which links or ranks change: runs of measured iterations that are predicted to take the same,
+    with what happens in them; the first is 0."""
+    from testbed.planning.drawn_iterations import phase_of, rank_changes
     from testbed.planning.prediction import predict_training
     from testbed.trace.predictions import predicted_numbers, predicted_times_s
 
     warmup, found = plan.jobs[0].workload.warmup, []
     for case in plan.cases:
         training, rounds = predict_training(plan, case), phase_of(plan, case).measured
-        if not training.events:
+        happens = [(placed.round, placed.event.said) for placed in training.events]
+        happens = sorted([*happens, *rank_changes(plan, case)], key=lambda one: one[0])
+        if not happens:
             continue
         numbers, times_s = predicted_numbers(training.trace, rounds), predicted_times_s(training.trace, rounds)
         for number in dict.fromkeys(numbers.tolist()):
             mine = [place for place, of in enumerate(numbers.tolist()) if of == number]
-            come = dict.fromkeys(placed.event.said for placed in training.events if placed.round - rounds.start in mine)
+            come = dict.fromkeys(said for number_of, said in happens if number_of - rounds.start in mine)
             first, last = (rounds[place] - warmup for place in (mine[0], mine[-1]))
             span = {"label": case.label, "first": first, "last": last, "predicted_s": float(times_s[mine[0]])}
             found.append(span | {"events": list(come)})
@@ -104,4 +108,4 @@ def predicted_event_tables(spans: Sequence[Mapping[str, Any]], width: int) -> li
         Column("predicted", show_times([span["predicted_s"] for span in spans])),
         Column("in which", ["; ".join(span["events"]) or "-" for span in spans], left=True),
     ]
-    return fitted(key, [Section("iterations as links change", columns)], width)
+    return fitted(key, [Section("iterations as links and ranks change", columns)], width)

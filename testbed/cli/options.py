@@ -202,9 +202,10 @@ Events = Annotated[
     typer.Option(
         "--event",
         metavar="TEXT",
-        help="What happens to a link while jobs train, beside the topology's `events`: `link NAME rate 60 % at "
+        help="What happens while jobs train, beside the topology's `events`: `link NAME rate 60 % at "
         "iteration 4`, `link NAME delay 12 ms at iteration 4 + 120 ms`, `link NAME down for 30 ms then delay 9 ms at "
-        "3.2 s`, `datacenter NAME down for 8 s at iteration 2`; `A -> B` behind a link's name means one direction. "
+        "3.2 s`, `datacenter NAME down for 8 s at iteration 2`, `rank 2 slower x1.5 at iteration 4`; `A -> B` behind a "
+        "link's name means one direction. "
         "Repeatable.",
     ),
 ]

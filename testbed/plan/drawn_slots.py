@@ -9,6 +9,7 @@ several: each takes its share of the rank's whole slot.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,17 +35,41 @@ _KEYED_BY: dict[Each, tuple[str, ...]] = {
 }
 
 
-def slots_of(workload: Workload, stages: Sequence[int], iteration: int) -> Floats:
+class SlowerRank(NamedTuple):
+    """A rank whose slots are longer, and in which rounds of a training."""
+
+    replica: int
+    pipeline_rank: int
+    factor: float
+    first: int
+    """Round, warm-up counted."""
+    end: int | None = None
+    """The first round in which it is over; None: it stays."""
+
+    def applies(self, iteration: int) -> bool:
+        """Whether it is so in a round."""
+        return self.first <= iteration and (self.end is None or iteration < self.end)
+
+
+def slots_of(workload: Workload, stages: Sequence[int], iteration: int, slower: Sequence[SlowerRank] = ()) -> Floats:
     """Seconds that the actions of a paced workload take in an iteration: (replicas, stages, KINDS, microbatches).
 
-    `stages` has the pipeline rank of every stage; a rank's stages share its slot equally.
+    `stages` has the pipeline rank of every stage; a rank's stages share its slot equally. Where several say that a rank
+    is `slower`, their factors are multiplied.
     """
     pacing, degrees = workload.pacing, workload.parallelism
     assert pacing is not None
     shape = degrees.data, degrees.pipeline, workload.microbatches
+    factors = np.array(
+        [[pacing.factor(replica, rank) for rank in range(degrees.pipeline)] for replica in range(degrees.data)]
+    )
+    for one in slower:
+        if one.applies(iteration):
+            factors[one.replica, one.pipeline_rank] *= one.factor
     again = 1.0 if workload.recompute else 0.0
-    drawn = {kind: _drawn(pacing, kind, workload.seed, iteration, shape) for kind in ("F", "I", "W")}
-    backward = drawn["I"] + drawn["W"] if pacing.B is None else _drawn(pacing, "B", workload.seed, iteration, shape)
+    key = workload.seed, iteration
+    drawn = {kind: _drawn(pacing, kind, key, factors, shape) for kind in ("F", "I", "W")}
+    backward = drawn["I"] + drawn["W"] if pacing.B is None else _drawn(pacing, "B", key, factors, shape)
     of_kind = {
         "F": drawn["F"],
         "B": backward + again * drawn["F"],
@@ -55,13 +80,14 @@ def slots_of(workload: Workload, stages: Sequence[int], iteration: int) -> Float
     return of_ranks[:, list(stages)] / (len(stages) // degrees.pipeline)
 
 
-def _drawn(pacing: Pacing, kind: PacedKind, seed: int, iteration: int, shape: tuple[int, int, int]) -> Floats:
-    """Seconds of one kind's slots: replicas, pipeline ranks, microbatches."""
-    replicas, ranks, _ = shape
-    factors = np.array([[pacing.factor(replica, rank) for rank in range(ranks)] for replica in range(replicas)])
-    medians = np.array([pacing.of(kind, rank) for rank in range(ranks)])
+def _drawn(
+    pacing: Pacing, kind: PacedKind, key: tuple[int, int], factors: Floats, shape: tuple[int, int, int]
+) -> Floats:
+    """Seconds of one kind's slots: replicas, pipeline ranks, microbatches; the first two have `factors`, and `key` is
+    seed and iteration."""
+    medians = np.array([pacing.of(kind, rank) for rank in range(shape[1])])
     spread = pacing.spread(kind)
-    of_median = np.ones(shape) if spread is None else _of_median(spread, kind, seed, iteration, shape)
+    of_median = np.ones(shape) if spread is None else _of_median(spread, kind, *key, shape)
     seconds: Floats = np.round(factors[:, :, None] * medians[:, None] * of_median / _NANOSECOND) * _NANOSECOND
     return seconds
 

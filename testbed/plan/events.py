@@ -16,10 +16,12 @@ from testbed.plan.timeline import (
     LinkEvent,
     LinkLost,
     Moment,
+    RankSlower,
     ScheduleSwapped,
     begins,
     events_until,
 )
+from testbed.spec.event_text import LEAST_FACTOR, MOST_FACTOR
 
 Place = tuple[str, str]
 """How errors name something: a file or an option, and a field."""
@@ -136,7 +138,7 @@ def check_events(plan: Plan, place: Callable[[int], Place]) -> None:
     total = min((job.workload.iterations for job in plan.jobs), default=0)
     for number, event in enumerate(plan.events):
         (source, field), at = place(number), event.at
-        playable = event.between_iterations or event.inside_iterations
+        playable = event.between_iterations or event.inside_iterations or event.at_beginnings
         require(playable, source, f"{field}.kind", event.kind, "a kind that model and lab can play; they cannot yet")
         require(at.seconds >= 0, source, f"{field}.at.seconds", at.seconds, "0 s or more")
         expected = f"0, the beginning of an iteration: no {event.kind} can be played inside one"
@@ -170,6 +172,8 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
             once = "each name once" if mark[2] is None else "one schedule at a time"
             require(mark not in seen, source, f"{field}.name", event.name, once)
             seen.add(mark)
+        if isinstance(event, RankSlower):
+            _check_slower(plan, event, source, field)
         if isinstance(event, JobDeparts) and event.name in arrives:
             came = arrives[event.name]
             expected = f"more than {came.iteration}, when it arrives"
@@ -188,6 +192,19 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
         network, working = after, event.on_jobs(working)
         more = number + 1 < len(plan.events) and plan.events[number + 1].at == event.at
         require(bool(working) or more, source, f"{field}.name", event.name, "one job or more at work after it")
+
+
+def _check_slower(plan: Plan, event: RankSlower, source: str, field: str) -> None:
+    job = next(job for job in plan.jobs if job.name == event.name)
+    require(0 <= event.rank < job.mesh.size, source, f"{field}.rank", event.rank, f"0 to {job.mesh.size - 1}")
+    within = LEAST_FACTOR <= event.factor <= MOST_FACTOR
+    require(within, source, f"{field}.factor", event.factor, f"{LEAST_FACTOR:g} to {MOST_FACTOR:g}")
+    over = event.until is None or event.until > event.at.iteration
+    require(over, source, f"{field}.until", event.until, f"more than {event.at.iteration}, when it begins")
+    paced = job.workload.pacing is not None
+    require(
+        paced, source, f"{field}.name", event.name, "a job with times for F, I and W: there are no slots to stretch"
+    )
 
 
 def _check_times(plan: Plan, place: Callable[[int], Place]) -> None:

@@ -49,6 +49,8 @@ class Event:
     """Whether model and lab play it at the beginning of an iteration: with it another case begins ..."""
     inside_iterations: ClassVar[bool] = False
     """... and whether they do at any other time."""
+    at_beginnings: ClassVar[bool] = False
+    """Whether they play it at the beginning of an iteration, and the same case goes on."""
     beside_links: ClassVar[bool] = False
     """Whether links may change in the same training."""
 
@@ -144,6 +146,14 @@ class LinkEvent(Event):
     rate_bps: float | None = None
     sends: bool | None = None
     """False: an outage begins; True: one is over, and it sends again if that was the last."""
+    loss: float | None = None
+    """Share of packets; the model has neither this nor the next."""
+    jitter_s: float | None = None
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether it changes what is lost or late by chance, and nothing else."""
+        return self.loss is not None or self.jitter_s is not None
 
     def on_network(self, network: NetworkState) -> NetworkState:
         """With that direction changed."""
@@ -153,8 +163,30 @@ class LinkEvent(Event):
         return self.said
 
 
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class RankSlower(Event):
+    """All that a rank computes takes so many times as long from then on; `name` is the job's."""
+
+    kind = "rank-slower"
+    of_jobs = True
+    at_beginnings = True
+    beside_links = True
+
+    rank: int
+    """Of the job, the first is 0. Its tensor ranks share the slots of a stage: one that is slower holds up all."""
+    factor: float
+    said: str
+    """The event as somebody wrote it."""
+    until: int | None = None
+    """The first measured iteration in which it is over; None: it stays."""
+
+    def __str__(self) -> str:
+        return self.said
+
+
 EVENT_KINDS: dict[str, type[Event]] = {
-    kind.kind: kind for kind in (LinkLost, JobArrives, JobDeparts, ScheduleSwapped, LinkEvent)
+    kind.kind: kind for kind in (LinkLost, JobArrives, JobDeparts, ScheduleSwapped, LinkEvent, RankSlower)
 }
 """By what plan.json calls them."""
 

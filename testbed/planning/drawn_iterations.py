@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +11,10 @@ from numpy.typing import NDArray
 from testbed.model.lower import Load
 from testbed.model.repeated import RepeatedIterations, Slots
 from testbed.model.simulate import simulate_jobs
-from testbed.plan.drawn_slots import slots_of
+from testbed.plan.drawn_slots import SlowerRank, slots_of
 from testbed.plan.events import Phase, at_work, phases, trainings
 from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.timeline import RankSlower
 from testbed.trace.tables import Trace, concatenate
 
 Floats = NDArray[np.float64]
@@ -28,6 +30,39 @@ def varies(plan: Plan, case: Case) -> bool:
     """Whether iterations of a case differ on purpose."""
     found = (plan.jobs[number].workload.pacing for number in at_work(plan, case))
     return any(pacing is not None and pacing.varies for pacing in found)
+
+
+def slower_ranks(plan: Plan, case: Case, number: int) -> tuple[SlowerRank, ...]:
+    """The ranks of a job, by its number, that become slower in a case's training; a job by itself trains without."""
+    job, found = plan.jobs[number], list[SlowerRank]()
+    for event in plan.events if case.alone is None else ():
+        if isinstance(event, RankSlower) and event.name == job.name:
+            place, warmup = job.mesh.coordinates(job.mesh.first_rank + event.rank), job.workload.warmup
+            end = None if event.until is None else warmup + event.until
+            first = warmup + event.at.iteration
+            found.append(SlowerRank(place.replica, place.pipeline_rank, event.factor, first, end))
+    return tuple(found)
+
+
+class RankChange(NamedTuple):
+    """A rank that becomes slower, or no longer is."""
+
+    round: int
+    """Of a training, warm-up counted: the first in which it is so."""
+    said: str
+    """The event as somebody wrote it; of one that is over, that as well."""
+
+
+def rank_changes(plan: Plan, case: Case) -> list[RankChange]:
+    """What happens to ranks in a case's training, in order of time; a job by itself trains without."""
+    names, warmup = [plan.jobs[number].name for number in at_work(plan, case)], plan.jobs[0].workload.warmup
+    found = []
+    for event in plan.events if case.alone is None else ():
+        if isinstance(event, RankSlower) and event.name in names:
+            found.append(RankChange(warmup + event.at.iteration, event.said))
+            if event.until is not None and event.until < plan.jobs[0].workload.iterations:
+                found.append(RankChange(warmup + event.until, f"{event.said}: over"))
+    return sorted(found, key=lambda change: change.round)
 
 
 def phase_of(plan: Plan, case: Case) -> Phase:
@@ -73,11 +108,13 @@ def typical_loads(plan: Plan, case: Case, loads: Sequence[Load]) -> list[Load]:
 
 def slots_in(plan: Plan, case: Case, loads: Sequence[Load], iteration: int) -> Slots:
     """Per job at work, what its actions take in a round of the training."""
-    jobs = [plan.jobs[number] for number in at_work(plan, case)]
-    return [
-        None if is_uniform(job) else slots_of(job.workload, load.schedule.stage_to_rank, iteration)
-        for job, load in zip(jobs, loads, strict=True)
-    ]
+    found: list[Floats | None] = []
+    for number, load in zip(at_work(plan, case), loads, strict=True):
+        job, slower = plan.jobs[number], slower_ranks(plan, case, number)
+        stages = load.schedule.stage_to_rank
+        usual = is_uniform(job) and not any(one.applies(iteration) for one in slower)
+        found.append(None if usual else slots_of(job.workload, stages, iteration, slower))
+    return found
 
 
 def _numbers(plan: Plan, case: Case, *, warmup: bool) -> range:

@@ -18,22 +18,30 @@ from testbed.spec.event_text import (
     MOST_EVENT_DELAY_S,
     MOST_EVENT_RATE_BPS,
     MOST_SECONDS,
+    MOST_TIMES,
     Becomes,
     ComesAndGoes,
     EventText,
+    IterationTraffic,
 )
 from testbed.spec.topology import Direction, Topology
-from testbed.units import show_rate
+from testbed.units import show_rate, show_time
 
 
-def link_events(topology: Topology, network: Network, at: Scales | None = None) -> tuple[LinkEvent, ...]:
-    """In order of time. `network` is that of the topology, `at` the scale that the lab has it at. Raises BadInput."""
+def link_events(
+    topology: Topology, network: Network, at: Scales | None = None, *, iterations: int
+) -> tuple[LinkEvent, ...]:
+    """In order of time. `network` is that of the topology, `at` the scale that the lab has it at; a training ends after
+    so many measured iterations. Raises BadInput.
+    """
     found = [
         event
         for read in map(topology.event, topology.events)
+        if read.what != "rank"
         for number, direction in enumerate(planned(network).links)
         if _meant(read, direction)
         for event in _of_direction(topology.name, read, number, direction, at)
+        if event.at.iteration < iterations or event.at.iteration == read.iteration
     ]
     return tuple(sorted(found, key=lambda event: event.at))
 
@@ -46,8 +54,11 @@ def _meant(read: EventText, direction: Direction) -> bool:
 
 
 def _of_direction(name: str, read: EventText, number: int, direction: Direction, at: Scales | None) -> list[LinkEvent]:
-    """What an event does to a direction, which `direction` is as planned: at once, and when it sends again."""
+    """What an event does to a direction, which `direction` is as planned: at once, and when it is over."""
     time = 1.0 if at is None else at.seconds
+    if read.lost:
+        expected = f"--lose {read.name}@{read.iteration}, with which flows take other routes, or `down for` a time"
+        raise BadInput.of(name, "events", read.text, expected)
     if read.trace:
         return [
             LinkEvent(
@@ -61,15 +72,58 @@ def _of_direction(name: str, read: EventText, number: int, direction: Direction,
         ]
     if read.comes_and_goes is not None:
         return _again_and_again(name, read, read.comes_and_goes, number, direction, at)
+    if read.traffic is not None:
+        return _iterations_about(name, read, read.traffic, number, direction, at)
     delay_s, rate_bps = _in_the_lab(name, read, read.becomes, direction, at)
     begin = Moment(read.iteration, read.seconds * time)
     if not read.down_s:
-        return [LinkEvent(direction.link, begin, number, read.text, delay_s, rate_bps)]
+        loss, jitter_s = _by_chance(name, read, direction, time)
+        first = LinkEvent(direction.link, begin, number, read.text, delay_s, rate_bps, loss=loss, jitter_s=jitter_s)
+        return [first, *_over(read, first, direction, time)]
     end = Moment(read.iteration, (read.seconds + read.down_s) * time)
     return [
         LinkEvent(direction.link, begin, number, read.text, sends=False),
         LinkEvent(direction.link, end, number, read.text, delay_s, rate_bps, sends=True),
     ]
+
+
+def _by_chance(name: str, read: EventText, direction: Direction, time: float) -> tuple[float | None, float | None]:
+    """Loss and jitter that a direction gets; None where it has what it had. Raises BadInput for jitter beyond delay."""
+    loss, jitter_s = read.becomes.loss, read.becomes.jitter_s
+    if loss is None and jitter_s is None:
+        return None, None
+    if jitter_s is not None:
+        jitter_s *= time
+        expected = f"at most the delay of {direction.label}, {show_time(direction.delay_s)}"
+        require(jitter_s <= direction.delay_s, name, "events", read.text, expected)
+    return loss, jitter_s
+
+
+def _over(read: EventText, first: LinkEvent, direction: Direction, time: float) -> list[LinkEvent]:
+    """A direction as planned again, where what has changed is to end."""
+    if read.until is None and read.for_s is None:
+        return []
+    end = Moment(read.iteration, (read.seconds + (read.for_s or 0.0)) * time)
+    fields = ("delay_s", "rate_bps", "loss", "jitter_s")
+    planned_as = {name: getattr(direction, name) for name in fields if getattr(first, name) is not None}
+    at = end if read.until is None else Moment(read.until)
+    return [LinkEvent(direction.link, at, first.direction, read.text, **planned_as)]
+
+
+def _iterations_about(
+    name: str, read: EventText, traffic: IterationTraffic, number: int, direction: Direction, at: Scales | None
+) -> list[LinkEvent]:
+    """What others leave of the rate for some iterations, and all of it for as many."""
+    last, found = MOST_TIMES if read.until is None else read.until - read.iteration, list[LinkEvent]()
+    moments = list(range(0, last, traffic.every))[:MOST_TIMES]
+    for index, moment in enumerate(moments):
+        left = Becomes(rate_share=1.0 if index % 2 else 1.0 - traffic.share)
+        values = _in_the_lab(name, read, left, direction, at)
+        found.append(LinkEvent(direction.link, Moment(read.iteration + moment), number, read.text, *values))
+    if len(moments) % 2 and read.until is not None:
+        values = _in_the_lab(name, read, Becomes(rate_share=1.0), direction, at)
+        found.append(LinkEvent(direction.link, Moment(read.until), number, read.text, *values))
+    return found
 
 
 def _again_and_again(
@@ -96,6 +150,10 @@ def _in_the_lab(
     delay_s, rate_bps = becomes.delay_s, None
     if delay_s is not None and at is not None:
         delay_s *= at.seconds
+    if becomes.delay_factor is not None:
+        delay_s = direction.delay_s * becomes.delay_factor
+        most = MOST_EVENT_DELAY_S * (1.0 if at is None else at.seconds)
+        require(delay_s <= most, name, "events", read.text, f"a delay of at most {show_time(most)}")
     if becomes.rate_share is not None:
         rate_bps = direction.rate_bps * becomes.rate_share
     elif becomes.rate_bps is not None:

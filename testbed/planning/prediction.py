@@ -21,6 +21,7 @@ from testbed.plan.plan import Case, Job, Plan
 from testbed.planning.drawn_iterations import (
     is_uniform,
     phase_of,
+    rank_changes,
     simulate_rounds,
     slots_in,
     times_of_rounds,
@@ -96,8 +97,8 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
 
     Raises BadInput for an event that comes after the training.
     """
-    events = link_events_of(plan, case)
-    if not events:
+    events, slots_change = link_events_of(plan, case), frozenset(one.round for one in rank_changes(plan, case))
+    if not events and not slots_change:
         trace = simulate_rounds(plan, case, loads)
         by_round = {
             number: [
@@ -112,7 +113,8 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
     segments = []
     for one, phase in zip(cases[: place + 1], phases(plan, cases), strict=False):
         mine = loads if one.label == case.label else loads_of_case(plan, one)
-        segments.append(Segment(phase.rounds, mine, partial(slots_in, plan, one, mine), varies(plan, one)))
+        slots = partial(slots_in, plan, one, mine)
+        segments.append(Segment(phase.rounds, mine, slots, varies(plan, one), slots_change))
     found = simulate_training(plan, events, segments, ends=place == len(cases) - 1)
     return found._replace(trace=_numbered(plan, case, found.trace))
 
@@ -202,9 +204,9 @@ def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
 
 def predict_alone(plan: Plan, case: Case, load: Load, job: int) -> Trace:
     """The trace of a job's iterations as if no other one were there, from its `load` in the usual iteration of all:
-    where links change, of that one on the links that it has.
+    where links or ranks change, of that one as they are in it.
     """
-    if link_events_of(plan, case):
+    if link_events_of(plan, case) or rank_changes(plan, case):
         return simulate_jobs([load._replace(start_s=0.0)])
     alone = load._replace(start_s=0.0, slots_s=None)
     return simulate_rounds(plan, replace(case, alone=plan.jobs[job].name), [alone])

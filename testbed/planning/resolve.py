@@ -23,6 +23,7 @@ from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, TrafficKind
 from testbed.planning.link_events import link_events
 from testbed.planning.node_assignment import place
+from testbed.planning.rank_events import rank_events
 from testbed.schedule.registry import Generated, check_choice, generate_choice
 from testbed.search.incumbent import Watch
 from testbed.spec import load_topology, load_workload
@@ -118,6 +119,8 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
         if workload.transport != workloads[0].transport:
             expected = f"{workloads[0].transport}, as {workloads[0].name} in the same lab"
             raise BadInput.of(workload.name, "transport", workload.transport, expected)
+    iterations = min((workload.iterations for workload in workloads), default=0)
+    happens = *link_events(topology, network, at, iterations=iterations), *rank_events(topology, jobs)
     plan = Plan(
         network,
         tuple(jobs),
@@ -125,7 +128,7 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
         (),
         framing_of(network, ()),
         host_costs,
-        events=link_events(topology, network, at),
+        events=tuple(sorted(happens, key=lambda event: event.at)),
         transport=workloads[0].transport,
         seed=workloads[0].seed,
     )

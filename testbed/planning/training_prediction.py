@@ -64,6 +64,8 @@ class Segment(NamedTuple):
     """What the jobs' actions take in the round of a number."""
     varies: bool
     """Whether these differ from round to round."""
+    changes: frozenset[int] = frozenset()
+    """Rounds in which they are others than in the round before; those of the whole training."""
 
 
 def link_events_of(plan: Plan, case: Case) -> tuple[LinkEvent, ...]:
@@ -127,7 +129,8 @@ class _Training:
 
     def iterate(self, number: int, left: Sequence[_Left]) -> list[_Left]:
         """The next iteration, in which these may come, in order of time; returns those that do not."""
-        if self._segment.varies or (not self._state.held and self._predicted != self._state):
+        other = self._segment.varies or number in self._segment.changes or self._predicted != self._state
+        if other and not self._state.held:
             self._add(number, ())
         if left and (self._state.held or left[0].seconds <= self.ends_s):
             self._add(number, left)

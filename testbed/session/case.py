@@ -18,9 +18,10 @@ from testbed.model.host_prediction import HostPrediction, predict_jobs_on_host
 from testbed.model.lower import Load
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.costs import schedule_of
+from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.events import Phase, at_work, phases, trained
 from testbed.plan.plan import Case, Job, JobSchedule, Plan
-from testbed.planning.drawn_iterations import varies
+from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_training, training_of
 from testbed.planning.ties import Range
 from testbed.planning.training_prediction import PlacedEvent
@@ -106,6 +107,8 @@ class TrainedJob:
     """Per rank, as counted in the first iteration of the training; () where that had another schedule."""
     began_with_it: bool = True
     """Whether the training began with this schedule."""
+    slower: tuple[SlowerRank, ...] = ()
+    """Its ranks that become slower in the training."""
     fingerprints: list[Fingerprint] = field(default_factory=list)
     """Of gradients and weights, all ranks together."""
 
@@ -208,7 +211,7 @@ def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
     at work to the last one."""
     first = {job.number: job for part in reversed(parts) for job in part.jobs}
     return {
-        number: task_of(job.job, job.load, len(job.rounds), joins=job.rounds.start, evidence=True)
+        number: task_of(job.job, job.load, len(job.rounds), joins=job.rounds.start, evidence=True, slower=job.slower)
         for number, job in sorted(first.items())
     }
 
@@ -221,7 +224,7 @@ def _swaps(before: _Part, part: _Part) -> dict[int, TimedSchedule]:
 
 
 def _timed(job: TrainedJob) -> TimedSchedule:
-    return timed_schedule(job.job, job.load, drawn=True)
+    return timed_schedule(job.job, job.load, drawn=True, slower=job.slower)
 
 
 @dataclass
@@ -260,7 +263,8 @@ class _UnderWay:
             rounds_of = trained(plan, self.cases, number)
             shown = plan.jobs[number], rounds_of, made[number], loads[index], beyond_s, part, ranges[index]
             began = made[number].schedule.rows == self.made[0][number].schedule.rows
-            jobs.append(TrainedJob(number, *shown, *mine, began_with_it=began))
+            slower = slower_ranks(plan, case, number)
+            jobs.append(TrainedJob(number, *shown, *mine, began_with_it=began, slower=slower))
         return _Part(case, phase, jobs, float(predicted.makespans().max()), training.events)
 
     def trained(self, change: Callable[[Plan, Case, Case], None]) -> TrainedPlan:

@@ -1,5 +1,5 @@
 """What an event meant. Between iterations: flows moved, the controller's time, iterations before, during and after; of
-links that change: when that was, and the iteration in which it was against what had been predicted of it."""
+links and ranks that change: when that was, and the iteration in which it was against what had been predicted of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from testbed.grouping import grouped
 from testbed.plan.plan import Plan
+from testbed.planning.drawn_iterations import rank_changes
 from testbed.session.active_routes import Handled
 from testbed.session.case import TrainedCase
 from testbed.trace.predictions import predicted_times_s
@@ -51,27 +52,37 @@ def _iterations(plan: Plan, before: TrainedCase, after: TrainedCase) -> list[dic
 
 
 def links_report(plan: Plan, trained: TrainedCase) -> list[dict[str, Any]]:
-    """The entries of a case in `link_events` of comparison.json: one for each event and iteration in which it came."""
+    """The entries of a case in `link_events` of comparison.json: one for each event and iteration in which it came.
+
+    Ranks become slower at the beginning of an iteration, in slots that they have from then on: they are never late.
+    """
     parts = grouped(((one.iteration, one.event), one) for one in trained.events)
     found = []
     for (iteration, event), mine in parts.items():
         late = [one.happened_s - one.at_s for one in mine if not math.isnan(one.happened_s)]
-        found.append(
+        at_s = min(one.at_s for one in mine), max(one.at_s for one in mine), max(late, default=None)
+        found.append(_entry(plan, trained, event, iteration, *at_s))
+    ranks = [one for one in rank_changes(plan, trained.case) if one.round in trained.phase.rounds]
+    found += [_entry(plan, trained, one.said, one.round, 0.0, 0.0, None) for one in ranks]
+    return sorted(found, key=lambda entry: (entry["iteration"], entry["at_s"]))
+
+
+def _entry(
+    plan: Plan, trained: TrainedCase, event: str, iteration: int, at_s: float, until_s: float, late_s: float | None
+) -> dict[str, Any]:
+    return {
+        "label": trained.case.label,
+        "event": event,
+        "iteration": iteration,
+        "at_s": at_s,
+        "until_s": until_s,
+        "late_s": late_s,
+        "iterations": [
             {
-                "label": trained.case.label,
-                "event": event,
-                "iteration": iteration,
-                "at_s": min(one.at_s for one in mine),
-                "until_s": max(one.at_s for one in mine),
-                "late_s": max(late, default=None),
-                "iterations": [
-                    {
-                        "job": plan.jobs[job.number].name,
-                        "predicted_s": float(predicted_times_s(job.predicted, [iteration])[0]),
-                        "measured_s": next(row.makespan_s for row in job.rows if row.iteration == iteration),
-                    }
-                    for job in trained.jobs
-                ],
+                "job": plan.jobs[job.number].name,
+                "predicted_s": float(predicted_times_s(job.predicted, [iteration])[0]),
+                "measured_s": next(row.makespan_s for row in job.rows if row.iteration == iteration),
             }
-        )
-    return found
+            for job in trained.jobs
+        ],
+    }

@@ -9,6 +9,7 @@ from testbed.judge import iterations
 from testbed.lab.machine_witness import MachineCounts, Witness
 from testbed.model.lower import Load
 from testbed.pipeline.ir import Schedule
+from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Job
 from testbed.plan.recovery import Failure
@@ -38,23 +39,34 @@ class Round(NamedTuple):
         return iterations.trace(self.records[job])
 
 
-def timed_schedule(job: Job, load: Load, *, drawn: bool = False) -> TimedSchedule:
+def timed_schedule(job: Job, load: Load, *, drawn: bool = False, slower: tuple[SlowerRank, ...] = ()) -> TimedSchedule:
     """The schedule of a job as its workers run it: with the slots and beginnings that the model has; `drawn`: with
-    those of each iteration, where they are not the same on all replicas and in all iterations."""
+    those of each iteration, where they are not the same on all replicas and in all iterations, and with ranks that
+    become `slower`."""
     problem, durations = load.problem, None
     if job.workload.pacing:
         durations = tuple(tuple(problem.duration(action) for action in row) for row in load.schedule.rows)
-    return TimedSchedule(load.schedule, durations, problem.begins_s, drawn and not is_uniform(job))
+    return TimedSchedule(
+        load.schedule, durations, problem.begins_s, drawn and (bool(slower) or not is_uniform(job)), slower
+    )
 
 
-def task_of(job: Job, load: Load, count: int, *, joins: int = 0, evidence: bool = False) -> TrainingTask:
+def task_of(
+    job: Job,
+    load: Load,
+    count: int,
+    *,
+    joins: int = 0,
+    evidence: bool = False,
+    slower: tuple[SlowerRank, ...] = (),
+) -> TrainingTask:
     """What the workers of a job train for `count` iterations, warm-up included: what the model has as its load.
 
     It `joins` the others in the round of that number. With `evidence` ranks take the slots that are drawn for each
-    iteration, count their memory, and tell of their gradients and weights.
+    iteration, count their memory, and tell of their gradients and weights; some become `slower`.
     """
     return TrainingTask(
-        timed_schedule(job, load, drawn=evidence),
+        timed_schedule(job, load, drawn=evidence, slower=slower),
         job.workload,
         count,
         sites=sites_of(job),

@@ -220,8 +220,8 @@ class Topology(StrictModel):
     )
     links: tuple[LinkSpec, ...] = Field(default=(), max_length=MAX_LINKS, description="each with two directions")
     routes: tuple[RouteSpec, ...] = Field(default=(), description="default: the least delay between every pair")
-    events: tuple[Annotated[str, Matching("(link|datacenter) .* at .*", EVENT_WORDS)], ...] = Field(
-        default=(), max_length=MAX_EVENTS, description="what happens to links while jobs train, a line each"
+    events: tuple[Annotated[str, Matching("((link|datacenter) .*|.*rank .*) at .*", EVENT_WORDS)], ...] = Field(
+        default=(), max_length=MAX_EVENTS, description="what happens to links and ranks while jobs train, a line each"
     )
 
     @model_validator(mode="after")

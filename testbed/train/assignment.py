@@ -10,6 +10,7 @@ import numpy as np
 from testbed.errors import BadInput
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import RankBytes
+from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.mesh import Mesh
 from testbed.spec.workload import Workload
 from testbed.thresholds import COMPARED_ITERATIONS
@@ -77,6 +78,8 @@ class TimedSchedule:
     """How long after the common start each rank begins, by its position (Mesh.position); empty: all at once."""
     drawn: bool = False
     """Whether slots are those that are drawn for each iteration (plan/drawn_slots.py), in place of `durations_s`."""
+    slower: tuple[SlowerRank, ...] = ()
+    """Where slots are drawn, ranks that become slower while they train."""
 
     def renamed(self, name: str) -> TimedSchedule:
         """The same under another name."""

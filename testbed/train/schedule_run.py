@@ -82,7 +82,7 @@ class ScheduleRun:
 
     def _draw(self, iteration: int) -> list[float]:
         number, stages = self.state.task.joins + iteration, self.timed.schedule.stage_to_rank
-        seconds = slots_of(self.workload, stages, number)[self.state.replica]
+        seconds = slots_of(self.workload, stages, number, self.timed.slower)[self.state.replica]
         return [
             float(seconds[action.stage, KINDS.index(action.kind), action.microbatch]) * action.part.fraction
             for action in self.row

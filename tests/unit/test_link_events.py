@@ -80,14 +80,14 @@ def test_a_line_says_what_happens_and_when(
         ("link north rate 60 % at dawn", "got 'dawn', expected a time with a unit"),
         ("link north rate 0 % at 1 s", "got '0 %', expected a share of the topology's rate above 0 %"),
         ("link north rate 10 bit/s at 1 s", "got '10 bit/s', expected a rate from 1000 to 1e.15 bit/s"),
-        ("link north bends at 1 s", "got 'bends', expected rate 200 Mbit/s, rate 60 %, delay 12 ms, down"),
+        ("link north bends at 1 s", "got 'bends', expected rate 200 Mbit/s, rate 60 %, delay 12 ms, delay x4"),
         ("link north rate 5 % then delay 1 ms at 1 s", "`then` is for what comes back"),
         ("link north down for 0 s at 1 s", "got '0 s', expected a time from 1e-09 to 3600 s"),
         ("datacenter a rate 5 % at 1 s", "expected datacenter NAME down for 8 s"),
         ("link north cut for 3 s every 2 s until 9 s at 1 s", "expected more time from one to the next than it is for"),
         ("link north cut for 1 s every 2 s at 1 s", "expected rate 200 Mbit/s"),
         ("link north shared 100 % for 1 s every 2 s until 3 s at 1 s", "a share of the rate below 100 %"),
-        ("rank 3 slow at 1 s", "got 'rank 3 slow', expected link NAME .A -> B., or datacenter NAME"),
+        ("rank 3 slow at 1 s", "got 'rank 3 slow', expected .JOB. rank 2 slower x1.5"),
     ],
 )
 def test_what_no_line_can_say_is_refused(text: str, expected: str) -> None:
@@ -147,7 +147,7 @@ def test_predict_shows_the_iterations_around_an_event() -> None:
         (2, 3, []),
     ]
     shown = run_testbed(*words, "--event", event, "--quiet", COLUMNS="120").stdout
-    assert "iterations as links change" in shown
+    assert "iterations as links and ranks change" in shown
     assert "iterations" not in json.loads(run_testbed(*words, "--json", "--quiet").stdout)
 
 

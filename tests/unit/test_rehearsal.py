@@ -25,6 +25,7 @@ from testbed.errors import BadInput
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.planning.resolve import load_plan
 from testbed.planning.schedules import choose
+from testbed.spec.event_text import Becomes
 
 ROOT = Path(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
@@ -338,19 +339,23 @@ def test_events_are_read(plain: AdaptableJob) -> None:
         f"link {LINK} traffic 60 % every 2 at 4",
         "rank 3 slower x1.25 at 0",
     )
-    assert (factor.delay, factor.times, factor.at, factor.to) == (4.0, True, 3, None)
-    assert (value.rate, value.times, value.to) == (2e8, False, 9)
+    assert (factor.read.becomes, factor.read.iteration, factor.read.until) == (Becomes(delay_factor=4.0), 3, None)
+    assert (value.read.becomes, value.read.until) == (Becomes(rate_bps=2e8), 9)
     assert [share.applies(iteration) for iteration in range(9)] == [0, 0, 0, 0, 1, 1, 0, 0, 1]
-    assert (rank.rank, rank.factor) == (3, 1.25)
+    assert (rank.read.rank, rank.read.factor) == (3, 1.25)
 
 
 @pytest.mark.parametrize(
     ("event", "said"),
     [
-        ("the link breaks at 3", "link NAME delay"),
+        ("the link breaks at 3", "link NAME .A -> B., datacenter NAME, or rank N"),
+        (f"link {LINK} down for 3 s at 3", "link NAME delay x4.40 ms"),
+        (f"link {LINK} loss 1 % at 3", "link NAME delay x4.40 ms"),
+        (f"link {LINK} delay 4 ms at iteration 3 + 2 ms", "link NAME delay x4.40 ms"),
+        ("other rank 1 slower x2 at 3", "expected tiny-gpt-pp4"),
         ("link nowhere delay x4 at 3", "paris--warsaw"),
         (f"link {LINK} delay 4 parsecs at 3", "a time with a unit"),
-        (f"link {LINK} rate x0 at 3", "more than 0"),
+        (f"link {LINK} rate x0 at 3", "a factor from x0.01"),
         (f"link {LINK} delay x4 at 9 to 9", "more than 9"),
         (f"link {LINK} traffic 100 % every 3 at 1", "less than 100 %"),
         ("rank 7 slower x2 at 3", "0 to 3"),
