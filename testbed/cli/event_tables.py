@@ -56,6 +56,10 @@ def link_event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[T
     names = [f"{event['event']}{': ' + job['job'] if several else ''} ({event['label']})" for event, job in rows]
     pairs = [(job["measured_s"], job["predicted_s"]) for _, job in rows]
     lates = ["-" if event["late_s"] is None else show_time(max(0.0, event["late_s"])) for event, _ in rows]
+    errors = [
+        f"{measured / predicted - 1:+.2%}" if event.get("modelled", True) else "not in the model"
+        for (event, _), (measured, predicted) in zip(rows, pairs, strict=True)
+    ]
     columns = [
         Column("iteration", [str(event["iteration"]) for event, _ in rows]),
         Column("at", show_times([event["at_s"] for event, _ in rows])),
@@ -63,7 +67,7 @@ def link_event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[T
         Column("late", lates),
         Column("measured", show_times([measured for measured, _ in pairs])),
         Column("predicted", show_times([predicted for _, predicted in pairs])),
-        Column("error", [f"{measured / predicted - 1:+.2%}" for measured, predicted in pairs]),
+        Column("error", errors),
     ]
     return fitted(
         Column("event", names, left=True), [Section("iterations in which links or ranks changed", columns)], width

@@ -10,6 +10,7 @@ from testbed.plan.network_state import planned
 from testbed.plan.plan import Network, Route
 from testbed.plan.routes import datacenter_of
 from testbed.plan.timeline import LinkEvent
+from testbed.spec.topology import Direction
 
 
 def _held_s(changes: Sequence[LinkEvent]) -> float:
@@ -33,7 +34,7 @@ class Metrics:
 
     def __init__(self, network: Network, largest_burst_bytes: int, changes: Sequence[LinkEvent] = ()) -> None:
         """`changes`: what becomes of links. Room is for the largest delay and rate, timeouts for the smallest rate and
-        for as long as nothing is sent."""
+        for as long as nothing is sent, and those that TCP has anyway where something is to be lost."""
         self._nodes, self._burst_bytes = len(network.nodes), largest_burst_bytes
         whole = planned(network)
         self._least_bps = [direction.rate_bps for direction in whole.everything]
@@ -43,6 +44,7 @@ class Metrics:
             whole = whole.with_direction(change.name, change.direction, delay_s, rate_bps, sends=None)
             self._least_bps[change.direction] = min(self._least_bps[change.direction], change.rate_bps or math.inf)
         self._held_s = _held_s(changes)
+        self._loss = {change.direction: change.loss for change in changes if change.loss}
         self._everything, self._card_of, self._routes = whole.everything, whole.card_routes, whole.routes
         self._rtt_s = self._longest_round_trips()
 
@@ -91,14 +93,15 @@ class Metrics:
             "initrwnd": sizing.initial_window(into, self._burst_bytes + more_back),
             "quickack": 1,
         }
-        crossed = (
-            (self._everything[index]._replace(rate_bps=self._least_bps[index]), self.queue_room(index))
-            for index in (*there, *back)
-        )
+        crossed = ((self._at_worst(index), self.queue_room(index)) for index in (*there, *back))
         floor_s = sizing.retransmission_floor_s(crossed, self._held_s)
         if floor_s is not None:
             metrics |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": math.ceil(1e3 * floor_s)}
         return metrics
+
+    def _at_worst(self, index: int) -> Direction:
+        direction = self._everything[index]
+        return direction._replace(rate_bps=self._least_bps[index], loss=self._loss.get(index, direction.loss))
 
     def _facts(self, there: Route, back: Route) -> sizing.RouteFacts:
         return sizing.route_facts([self._everything[i] for i in there], [self._everything[i] for i in back])

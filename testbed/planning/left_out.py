@@ -13,9 +13,11 @@ from testbed.plan.costs import problem_of_case
 from testbed.plan.events import at_work
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Job, Plan
-from testbed.planning.prediction import RangesByLabel, predict_together, ranges_of_plan
+from testbed.planning.drawn_iterations import phase_of
+from testbed.planning.prediction import RangesByLabel, predict_together, predict_training, ranges_of_plan
 from testbed.planning.ring_order import of_rings
 from testbed.planning.slot_room import overruns
+from testbed.planning.training_prediction import link_events_of
 from testbed.spec.topology import Direction
 from testbed.trace.tables import Trace
 from testbed.units import show_size, show_time
@@ -27,7 +29,8 @@ def warnings(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
     With what is left out, predictions that are ranges: `ranges` of the plan, where they are known. And rings whose
     replicas had better stand in another order.
     """
-    return left_out(plan) + of_ties(plan, ranges) + of_rings(plan)
+    by_chance = dict.fromkeys(line for case in _known(plan) for line in of_events(plan, case))
+    return left_out(plan) + list(by_chance) + of_ties(plan, ranges) + of_rings(plan)
 
 
 def left_out(plan: Plan) -> list[str]:
@@ -36,6 +39,34 @@ def left_out(plan: Plan) -> list[str]:
     Of cases whose schedules only a run can make, nothing is known of the queues.
     """
     return _left_out(plan, range(len(plan.jobs)))
+
+
+def of_events(plan: Plan, case: Case) -> list[str]:
+    """A line that names the measured iterations of a case that loss or jitter by events touch, and the events; [] where
+    there are none. The others are compared with their predictions all the same."""
+    events = [event for event in link_events_of(plan, case) if event.by_chance]
+    if not events:
+        return []
+    measured, warmup = phase_of(plan, case).measured, plan.jobs[0].workload.warmup
+    touched = [number - warmup for number in measured if number in predict_training(plan, case).by_chance]
+    if not touched:
+        return []
+    said, several = _listed(list(dict.fromkeys(event.said for event in events))), len(touched) > 1
+    which = f"iteration{'s' * several} {', '.join(_runs(touched))} {'are' if several else 'is'}"
+    others = "" if len(touched) < len(measured) else ", and no other was measured"
+    later = "; what is lost leaves TCP smaller windows until the end" if any(event.loss for event in events) else ""
+    return [f"loss and jitter by events are not in the model ({said}): {which} not compared{others}{later}"]
+
+
+def _runs(numbers: Sequence[int]) -> list[str]:
+    """Ascending numbers, those that follow each other as "3 to 5"."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in found]
 
 
 def left_out_of(plan: Plan, case: Case, job: int) -> list[str]:

@@ -140,7 +140,7 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
 
 def ranges_of_training(plan: Plan, case: Case, training: TrainingPrediction) -> list[Range | None]:
     """The same of a training that is predicted: of its usual iteration, about the median of all that count."""
-    rounds = phase_of(plan, case).measured
+    rounds = training.compared(phase_of(plan, case).measured)
     usual = training.usual(rounds)
     found, parts = ranges_of_orders(training.loads_of(usual)), parts_of(plan, case, training.trace)
     return [
@@ -190,7 +190,8 @@ def parts_of(plan: Plan, case: Case, trace: Trace) -> list[Trace]:
 
 def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
     """Every job at work in a case, alone and together, medians where iterations differ. Raises as `training_of`."""
-    found, rounds, training = [], phase_of(plan, case).measured, predict_training(plan, case)
+    found, training = [], predict_training(plan, case)
+    rounds = training.compared(phase_of(plan, case).measured)
     parts, loads = parts_of(plan, case, training.trace), training.loads_of(training.usual(rounds))
     for number, load, beside in zip(at_work(plan, case), loads, parts, strict=True):
         alone = predict_alone(plan, case, load, number) if len(parts) > 1 else beside

@@ -19,8 +19,9 @@ from testbed.plan.events import check_events
 from testbed.plan.exchange import exchange_at
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
-from testbed.plan.network_state import planned
+from testbed.plan.network_state import changed_directions, planned
 from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, TrafficKind
+from testbed.plan.timeline import Event, LinkEvent
 from testbed.planning.link_events import link_events
 from testbed.planning.node_assignment import place
 from testbed.planning.rank_events import rank_events
@@ -126,7 +127,7 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
         tuple(jobs),
         (),
         (),
-        framing_of(network, ()),
+        framing_of(_at_worst(network, happens), ()),
         host_costs,
         events=tuple(sorted(happens, key=lambda event: event.at)),
         transport=workloads[0].transport,
@@ -136,6 +137,16 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
     for job in jobs:
         _check_routes(network, job)
     return _one_after_the_other(plan)
+
+
+def _at_worst(network: Network, events: Sequence[Event]) -> Network:
+    """The network with loss and jitter wherever an event brings some: nodes send single packets all the time."""
+    chances = {event.direction: event for event in events if isinstance(event, LinkEvent) and event.by_chance}
+
+    def changed(number: int, direction: Direction) -> Direction:
+        return direction._replace(loss=direction.loss or 0.5) if number in chances else direction
+
+    return changed_directions(network, changed) if chances else network
 
 
 def _one_after_the_other(plan: Plan) -> Plan:

@@ -44,6 +44,13 @@ class TrainingPrediction(NamedTuple):
     """That come while the case is trained."""
     loads: Mapping[int, Sequence[Load]]
     """What the jobs put on which network: by number of the round, for all up to the next one."""
+    by_chance: frozenset[int] = frozenset()
+    """The rounds of the training so far in which packets are late by events, or lost in them or in one before: what
+    the model has not."""
+
+    def compared(self, rounds: Sequence[int]) -> list[int]:
+        """Those of these rounds of which the model has all; every one where it has that of none."""
+        return [number for number in rounds if number not in self.by_chance] or list(rounds)
 
     def usual(self, rounds: Sequence[int]) -> int:
         """The one of these rounds that takes what half of them take at most."""
@@ -98,7 +105,8 @@ def simulate_training(
     numbers = [number for number in training.traces if number in last.rounds or number == last.rounds.start]
     placed = tuple(one for one in training.placed if one.round in last.rounds)
     loads = {number: training.loads[number] for number in numbers}
-    return TrainingPrediction(concatenate([training.traces[number] for number in numbers]), placed, loads)
+    trace, by_chance = concatenate([training.traces[number] for number in numbers]), training.by_chance
+    return TrainingPrediction(trace, placed, loads, frozenset(by_chance))
 
 
 class _Left(NamedTuple):
@@ -107,6 +115,13 @@ class _Left(NamedTuple):
     seconds: float
     """From the beginning of the next iteration."""
     event: LinkEvent
+
+
+class _ByChance(NamedTuple):
+    """Of a direction, by events; None: as planned."""
+
+    loss: float | None
+    jitter_s: float | None
 
 
 class _Training:
@@ -119,6 +134,12 @@ class _Training:
         self.traces: dict[int, Trace] = {}
         self.loads: dict[int, Sequence[Load]] = {}
         self.placed: list[PlacedEvent] = []
+        self.by_chance: set[int] = set()
+        """Rounds in which packets are lost or late by events."""
+        self._lossy: dict[int, _ByChance] = {}
+        """What directions have of that now, by number."""
+        self._has_lost = False
+        """Whether events have had packets lost."""
         self.ends_s = 0.0
         """When the last iteration of the trace is over."""
 
@@ -135,10 +156,29 @@ class _Training:
         if left and (self._state.held or left[0].seconds <= self.ends_s):
             self._add(number, left)
         come = [one for one in left if one.seconds <= self.ends_s]
+        self._note_chance(number)
         for seconds, event in come:
             self._state = event.on_network(self._state)
             self.placed.append(PlacedEvent(event, number, seconds))
+            if event.by_chance:
+                was = self._lossy.get(event.direction, _ByChance(None, None))
+                now = event.loss, event.jitter_s
+                self._lossy[event.direction] = _ByChance(
+                    *(b if a is None else a for a, b in zip(now, was, strict=True))
+                )
+                self._note_chance(number)
         return [one._replace(seconds=one.seconds - self.ends_s) for one in left[len(come) :]]
+
+    def _note_chance(self, number: int) -> None:
+        """Note a round in which packets are late by chance, or have been lost: TCP's windows are smaller from then on,
+        and how fast they grow again the model does not know."""
+        links = self._state.links
+        for direction, now in self._lossy.items():
+            self._has_lost |= now.loss is not None and now.loss > links[direction].loss
+            if now.jitter_s is not None and now.jitter_s != links[direction].jitter_s:
+                self.by_chance.add(number)
+        if self._has_lost:
+            self.by_chance.add(number)
 
     def _add(self, number: int, events: Sequence[_Left]) -> None:
         """An iteration for the trace, in which events come."""

@@ -108,6 +108,11 @@ def _wrong_event(event: LinkEvent, field: str) -> Iterator[_Wrong]:
     if event.rate_bps is not None and not LEAST_RATE_BPS <= event.rate_bps <= MOST_RATE_BPS:
         yield _Wrong(f"{field}.rate_bps", event.rate_bps, f"{LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g} bit/s")
 
+    if event.loss is not None and not 0 <= event.loss <= 1:
+        yield _Wrong(f"{field}.loss", event.loss, "0 to 1")
+    if event.jitter_s is not None and not 0 <= event.jitter_s <= MOST_DELAY_S:
+        yield _Wrong(f"{field}.jitter_s", event.jitter_s, f"0 to {MOST_DELAY_S:g} s")
+
 
 def _wrong_costs(plan: Plan) -> Iterator[_Wrong]:
     for field in fields(plan.host_costs):

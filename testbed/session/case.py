@@ -24,7 +24,7 @@ from testbed.plan.plan import Case, Job, JobSchedule, Plan
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_training, training_of
 from testbed.planning.ties import Range
-from testbed.planning.training_prediction import PlacedEvent
+from testbed.planning.training_prediction import PlacedEvent, TrainingPrediction
 from testbed.progress import Reporter
 from testbed.results.directory import ResultsWriter
 from testbed.routing.rerouting import with_swap
@@ -112,16 +112,17 @@ class TrainedJob:
     fingerprints: list[Fingerprint] = field(default_factory=list)
     """Of gradients and weights, all ranks together."""
 
-    def note(self, ended: Round, phase: Phase) -> None:
-        """Keep what came of an iteration; outside the case's own rounds that count, it is as one that warms up."""
+    def note(self, ended: Round, part: _Part) -> None:
+        """Keep what came of an iteration; outside the case's own rounds that count, it is as one that warms up, and so
+        is one in which something happens that the model has not."""
         if not ended.records[self.number]:
             return
         if self.began_with_it:
             self.memory = self.memory or [each.memory for each in ended.records[self.number] if each.memory is not None]
         self.fingerprints += parameter_checks.put_together(ended.records[self.number])
         row = ended.row(self.number)
-        self.rows.append(row._replace(warmup=row.iteration not in phase.measured))
-        if row.iteration in phase.rounds:
+        self.rows.append(row._replace(warmup=row.iteration not in part.compared))
+        if row.iteration in part.phase.rounds:
             self.measured.append(ended.trace(self.number))
 
     @property
@@ -155,6 +156,8 @@ class TrainedCase:
     """Those at work."""
     network: fidelity.NetworkEvidence
     """What was counted meanwhile."""
+    compares: bool = True
+    """Whether the model has all of an iteration that was measured."""
     events: Sequence[PlayedEvent] = ()
     """What became of links, known when the whole training is over."""
     spans: Sequence[Span] = ()
@@ -170,8 +173,13 @@ class _Part(NamedTuple):
     """Those at work."""
     longest_s: float
     """Of the iterations that are predicted."""
-    events: Sequence[PlacedEvent]
-    """What becomes of links, and when."""
+    training: TrainingPrediction
+    """What is predicted of it, and when events come."""
+
+    @property
+    def compared(self) -> list[int]:
+        """The rounds that count: of which the model has all."""
+        return self.training.compared(self.phase.measured)
 
 
 class TrainedPlan(NamedTuple):
@@ -248,13 +256,14 @@ class _UnderWay:
         phase, made = phases(plan, self.cases)[which], self.made[which]
         loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
         training = training_of(plan, case, loads)
-        usual, predicted = training.usual(phase.measured), training.trace
+        compared, predicted = training.compared(phase.measured), training.trace
+        usual = training.usual(compared)
         running.results.add_trace(case.label, "predicted", predicted)
         known, loads = running.ranges.get(case.label), list(training.loads_of(usual))
         jobs, ranges = [], ranges_of_training(plan, case, training) if known is None else known
         on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
         for index, (number, part) in enumerate(zip(working, parts_of(plan, case, predicted), strict=True)):
-            times_s = predicted_times_s(part, phase.measured)
+            times_s = predicted_times_s(part, compared)
             beyond_s = float(np.median(times_s) - predicted_times_s(part, [usual])[0])
             here = None if on_host is None else on_host[index].moved(beyond_s)
             if here is not None and varies(plan, case):
@@ -265,7 +274,7 @@ class _UnderWay:
             began = made[number].schedule.rows == self.made[0][number].schedule.rows
             slower = slower_ranks(plan, case, number)
             jobs.append(TrainedJob(number, *shown, *mine, began_with_it=began, slower=slower))
-        return _Part(case, phase, jobs, float(predicted.makespans().max()), training.events)
+        return _Part(case, phase, jobs, float(predicted.makespans().max()), training)
 
     def trained(self, change: Callable[[Plan, Case, Case], None]) -> TrainedPlan:
         """Rounds of all jobs. What was measured goes into the results, whatever ends them."""
@@ -302,7 +311,9 @@ class _UnderWay:
                     played = player.end() if player is not None and index + 1 == len(parts) else []
                     counted = running.network.end(self.plan, part.case, len(parts[index].phase.rounds))
                     results.add_links(part.case.label, counted.links)
-                    trained_case = TrainedCase(part.case, parts[index].phase, deadline, part.jobs, counted.evidence)
+                    compares = part.training.by_chance.isdisjoint(part.compared)
+                    collected = parts[index].phase, deadline, part.jobs, counted.evidence, compares
+                    trained_case = TrainedCase(part.case, *collected)
                     trained_case.spans = going.spans if isinstance(going, RecoveringRounds) else ()
                     done.append(trained_case)
                 for ended_case in done:
@@ -346,13 +357,13 @@ class _UnderWay:
         return WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted, announce, resumed)
 
     def _events(self) -> list[PlacedEvent]:
-        return [event for part in self.parts for event in part.events if event.round in part.phase.rounds]
+        return [event for part in self.parts for event in part.training.events if event.round in part.phase.rounds]
 
     def _note(self, ended: Round) -> None:
         self.ended.append(ended)
         for part in self.parts:
             for job in part.jobs:
-                job.note(ended, part.phase)
+                job.note(ended, part)
 
     def _swapped(self, part: _Part, number: int) -> bool:
         """Whether it was decided, after the round of a number, that another part goes on with another schedule."""
@@ -373,7 +384,7 @@ class _UnderWay:
         added = self._part(len(self.cases) - 1)
         for ended in self.ended:
             for job in added.jobs:
-                job.note(ended, added.phase)
+                job.note(ended, added)
         self.parts.append(added)
         self.running.reporter.note(f"going on with {chosen.choice.label} after measured iteration {after}")
         return True

@@ -41,6 +41,9 @@ class PlayedEvent(NamedTuple):
     rate_bps: float
     sends: str
     """"yes" or "no" where that changed, else ""."""
+    loss: float
+    """nan, as the next one, where that stayed."""
+    jitter_s: float
 
 
 class EventPlayer:
@@ -73,12 +76,16 @@ class EventPlayer:
         happened = [*self._links.changes_happened(), *[math.nan] * len(asked)]
         now = time.monotonic()
         directions = {one.event.direction for one in asked}
-        back = [TimedChange(now, n, self._planned[n].delay_s, self._planned[n].rate_bps) for n in sorted(directions)]
+        back = [self._as_planned(now, number) for number in sorted(directions)]
         # of an outage whose end comes after the training
         over = [TimedChange(now, one.event.direction, sends=True) for one in asked if one.event.sends is False]
         self._links.schedule_changes(back + over)
         self._links.changes_happened()
         return [self._played(one, instant) for one, instant in zip(asked, happened, strict=False)]
+
+    def _as_planned(self, now_s: float, number: int) -> TimedChange:
+        link = self._planned[number]
+        return TimedChange(now_s, number, link.delay_s, link.rate_bps, loss=link.loss, jitter_s=link.jitter_s)
 
     def _played(self, one: PlacedEvent, instant: float) -> PlayedEvent:
         event = one.event
@@ -91,9 +98,12 @@ class EventPlayer:
             math.nan if event.delay_s is None else event.delay_s,
             math.nan if event.rate_bps is None else event.rate_bps,
             "" if event.sends is None else ("yes" if event.sends else "no"),
+            math.nan if event.loss is None else event.loss,
+            math.nan if event.jitter_s is None else event.jitter_s,
         )
 
 
 def _change(one: PlacedEvent, start_s: float) -> TimedChange:
     event = one.event
-    return TimedChange(start_s + one.seconds, event.direction, event.delay_s, event.rate_bps, event.sends)
+    when_s, becomes = start_s + one.seconds, (event.delay_s, event.rate_bps, event.sends, event.loss, event.jitter_s)
+    return TimedChange(when_s, event.direction, *becomes)

@@ -61,7 +61,8 @@ def links_report(plan: Plan, trained: TrainedCase) -> list[dict[str, Any]]:
     for (iteration, event), mine in parts.items():
         late = [one.happened_s - one.at_s for one in mine if not math.isnan(one.happened_s)]
         at_s = min(one.at_s for one in mine), max(one.at_s for one in mine), max(late, default=None)
-        found.append(_entry(plan, trained, event, iteration, *at_s))
+        modelled = all(math.isnan(one.loss) and math.isnan(one.jitter_s) for one in mine)
+        found.append(_entry(plan, trained, event, iteration, *at_s) | {"modelled": modelled})
     ranks = [one for one in rank_changes(plan, trained.case) if one.round in trained.phase.rounds]
     found += [_entry(plan, trained, one.said, one.round, 0.0, 0.0, None) for one in ranks]
     return sorted(found, key=lambda entry: (entry["iteration"], entry["at_s"]))
@@ -77,6 +78,7 @@ def _entry(
         "at_s": at_s,
         "until_s": until_s,
         "late_s": late_s,
+        "modelled": True,
         "iterations": [
             {
                 "job": plan.jobs[job.number].name,

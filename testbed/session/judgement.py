@@ -21,7 +21,7 @@ from testbed.model.host_prediction import predict_on_host
 from testbed.plan import memory_bytes
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import directions_of_pairs, super_packets_s
-from testbed.planning.left_out import left_out_of
+from testbed.planning.left_out import left_out_of, of_events
 from testbed.planning.prediction import predict_alone
 from testbed.results.directory import FinishedJob, ResultsWriter
 from testbed.results.metric_recheck import fairness_in_case
@@ -55,8 +55,10 @@ def judge_cases(
     for trained in done:
         label, order_sensitive = trained.case.label, any(job.predicted_range for job in trained.jobs)
         times = files.message_times(label, order_sensitive=order_sensitive)
-        left_out[label] = {job.number: left_out_of(plan, trained.case, job.number) for job in trained.jobs}
-        modelled = not any(left_out[label].values())
+        by_network = {job.number: left_out_of(plan, trained.case, job.number) for job in trained.jobs}
+        by_events = of_events(plan, trained.case)
+        left_out[label] = {number: [*lines, *by_events] for number, lines in by_network.items()}
+        modelled = not any(by_network.values()) and trained.compares
         known = {
             job.number: FinishedJob(
                 rows=job.rows,

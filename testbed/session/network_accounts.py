@@ -12,6 +12,7 @@ from testbed.lab.shaping import LinkCounters
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import PlannedTraffic, planned_traffic
+from testbed.planning.training_prediction import link_events_of
 
 RETRANSMITS = "TcpRetransSegs"
 
@@ -104,7 +105,9 @@ class LabAccounts:
 
 def lossless(plan: Plan, case: Case) -> bool:
     """Whether the plan asks for a network that loses nothing."""
-    return plan.transport == "otn-lossless" and not any(link.loss for link in network_at(plan, case).links)
+    if plan.transport != "otn-lossless" or any(link.loss for link in network_at(plan, case).links):
+        return False
+    return not any(event.loss for event in link_events_of(plan, case))
 
 
 def link_row(counted: LinkCounters, planned: PlannedTraffic) -> dict[str, object]:

@@ -133,6 +133,8 @@ class TimedChange:
     rate_bps: float | None = None
     sends: bool | None = None
     """False: it keeps what comes, once more; True: once less, and sends again if that was the last time."""
+    loss: float | None = None
+    jitter_s: float | None = None
 
 
 @runtime_checkable

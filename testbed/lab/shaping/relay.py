@@ -32,6 +32,9 @@ _TAP_QUEUE_PACKETS = 20_000
 
 _ANSWER_S = 10.0
 
+_CHANGES = "delay_s", "rate_bps", "sends", "loss", "jitter_s"
+"""Of a TimedChange."""
+
 
 def open_tap(name: str) -> int:
     """A new TAP in the current network namespace, with vnet headers and TCP offload. It lives as long as its fd.
@@ -129,7 +132,7 @@ class RelayShaper:
         places = {direction.index: place for place, direction in enumerate(self._directions)}
         asked = []
         for number, change in enumerate(changes, self._scheduled):
-            values = {name: getattr(change, name) for name in ("delay_s", "rate_bps", "sends")}
+            values = {name: getattr(change, name) for name in _CHANGES}
             asked.append(
                 {"at_ns": round(change.at_s * 1e9), "number": number, "direction": places[change.direction]}
                 | {name: value for name, value in values.items() if value is not None}
