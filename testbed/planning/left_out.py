@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -42,13 +42,23 @@ def left_out(plan: Plan) -> list[str]:
 
 
 def of_events(plan: Plan, case: Case) -> list[str]:
-    """A line that names the measured iterations of a case that loss or jitter by events touch, and the events; [] where
-    there are none. The others are compared with their predictions all the same."""
-    events = [event for event in link_events_of(plan, case) if event.by_chance]
-    if not events:
+    """A line that names the measured iterations of a case that loss or jitter by events touch, and the events; the
+    others are compared with their predictions all the same. And one that names the event for which a training never
+    ends. [] where there are none."""
+    if not link_events_of(plan, case):
         return []
+    training, warmup = predict_training(plan, case), plan.jobs[0].workload.warmup
+    lines = _of_chance(plan, case, training.by_chance)
+    if training.endless is not None:
+        number = training.endless.round - warmup
+        lines.append(f"iteration {number} never ends, with {training.endless.event.said}: no later one is trained")
+    return lines
+
+
+def _of_chance(plan: Plan, case: Case, rounds: Collection[int]) -> list[str]:
+    events = [event for event in link_events_of(plan, case) if event.by_chance]
     measured, warmup = phase_of(plan, case).measured, plan.jobs[0].workload.warmup
-    touched = [number - warmup for number in measured if number in predict_training(plan, case).by_chance]
+    touched = [number - warmup for number in measured if number in rounds]
     if not touched:
         return []
     said, several = _listed(list(dict.fromkeys(event.said for event in events))), len(touched) > 1

@@ -80,6 +80,8 @@ def _of_direction(name: str, read: EventText, number: int, direction: Direction,
         loss, jitter_s = _by_chance(name, read, direction, time)
         first = LinkEvent(direction.link, begin, number, read.text, delay_s, rate_bps, loss=loss, jitter_s=jitter_s)
         return [first, *_over(read, first, direction, time)]
+    if math.isinf(read.down_s):
+        return [LinkEvent(direction.link, begin, number, read.text, sends=False)]
     end = Moment(read.iteration, (read.seconds + read.down_s) * time)
     return [
         LinkEvent(direction.link, begin, number, read.text, sends=False),

@@ -7,8 +7,10 @@ comes, and how far into it, and a lab plays it there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +46,11 @@ class TrainingPrediction(NamedTuple):
     """That come while the case is trained."""
     loads: Mapping[int, Sequence[Load]]
     """What the jobs put on which network: by number of the round, for all up to the next one."""
+    held_s: Mapping[int, float] = MappingProxyType({})
+    """By number of the round, for how long some link sends nothing in it; none where all send."""
+    endless: PlacedEvent | None = None
+    """What has the training never end, in whose round nothing more comes to its end; what is predicted of it and of
+    later ones is without it."""
     by_chance: frozenset[int] = frozenset()
     """The rounds of the training so far in which packets are late by events, or lost in them or in one before: what
     the model has not."""
@@ -106,7 +113,7 @@ def simulate_training(
     placed = tuple(one for one in training.placed if one.round in last.rounds)
     loads = {number: training.loads[number] for number in numbers}
     trace, by_chance = concatenate([training.traces[number] for number in numbers]), training.by_chance
-    return TrainingPrediction(trace, placed, loads, frozenset(by_chance))
+    return TrainingPrediction(trace, placed, loads, training.held_s, training.endless, frozenset(by_chance))
 
 
 class _Left(NamedTuple):
@@ -134,6 +141,8 @@ class _Training:
         self.traces: dict[int, Trace] = {}
         self.loads: dict[int, Sequence[Load]] = {}
         self.placed: list[PlacedEvent] = []
+        self.held_s: dict[int, float] = {}
+        self.endless: PlacedEvent | None = None
         self.by_chance: set[int] = set()
         """Rounds in which packets are lost or late by events."""
         self._lossy: dict[int, _ByChance] = {}
@@ -150,12 +159,16 @@ class _Training:
 
     def iterate(self, number: int, left: Sequence[_Left]) -> list[_Left]:
         """The next iteration, in which these may come, in order of time; returns those that do not."""
+        if self.endless is not None:
+            return []
+        before = self.traces.get(number), self.loads.get(number)
         other = self._segment.varies or number in self._segment.changes or self._predicted != self._state
         if other and not self._state.held:
             self._add(number, ())
         if left and (self._state.held or left[0].seconds <= self.ends_s):
             self._add(number, left)
         come = [one for one in left if one.seconds <= self.ends_s]
+        self._note_held(number, come)
         self._note_chance(number)
         for seconds, event in come:
             self._state = event.on_network(self._state)
@@ -167,7 +180,30 @@ class _Training:
                     *(b if a is None else a for a, b in zip(now, was, strict=True))
                 )
                 self._note_chance(number)
+        if math.isinf(self.ends_s):
+            self._end(number, *before)
         return [one._replace(seconds=one.seconds - self.ends_s) for one in left[len(come) :]]
+
+    def _end(self, number: int, trace: Trace | None, loads: Sequence[Load] | None) -> None:
+        """A round that never ends has no prediction: what stood for it before stays, if there was anything."""
+        held = self._state.held
+        self.endless = next(
+            one for one in reversed(self.placed) if one.event.sends is False and one.event.direction in held
+        )
+        self._state = replace(self._state, held=())
+        del self.traces[number], self.loads[number]
+        if trace is not None and loads is not None:
+            self.traces[number], self.loads[number] = trace, loads
+
+    def _note_held(self, number: int, come: Sequence[_Left]) -> None:
+        """Note for how long some link sends nothing in a round."""
+        now, since_s, total_s = self._state, 0.0, 0.0
+        for seconds, event in come:
+            total_s += seconds - since_s if now.held else 0.0
+            now, since_s = event.on_network(now), seconds
+        total_s += self.ends_s - since_s if now.held else 0.0
+        if 0.0 < total_s < math.inf:
+            self.held_s[number] = total_s
 
     def _note_chance(self, number: int) -> None:
         """Note a round in which packets are late by chance, or have been lost: TCP's windows are smaller from then on,

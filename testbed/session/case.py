@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from testbed.errors import RunFailed
 from testbed.goodput.spans import Span, foretold
 from testbed.judge import fidelity, iterations, parameter_checks
 from testbed.lab import host_settings
@@ -171,8 +172,6 @@ class _Part(NamedTuple):
     phase: Phase
     jobs: Sequence[TrainedJob]
     """Those at work."""
-    longest_s: float
-    """Of the iterations that are predicted."""
     training: TrainingPrediction
     """What is predicted of it, and when events come."""
 
@@ -208,6 +207,15 @@ def train(
         for job, later in enumerate(after):
             require_same_stages(before[job].schedule, later.schedule)
     return _UnderWay(running, plan, list(cases), list(made), costs).trained(change)
+
+
+def _explained(rounds: Iterable[Round], player: EventPlayer | None) -> Iterator[Round]:
+    """The same; a RunFailed says which links send nothing then."""
+    try:
+        yield from rounds
+    except RunFailed as error:
+        down = "" if player is None else player.down()
+        raise RunFailed(f"{down}: {error}" if down else str(error)) from error
 
 
 def _nothing(number: int, start_s: float) -> None:
@@ -274,12 +282,12 @@ class _UnderWay:
             began = made[number].schedule.rows == self.made[0][number].schedule.rows
             slower = slower_ranks(plan, case, number)
             jobs.append(TrainedJob(number, *shown, *mine, began_with_it=began, slower=slower))
-        return _Part(case, phase, jobs, float(predicted.makespans().max()), training)
+        return _Part(case, phase, jobs, training)
 
     def trained(self, change: Callable[[Plan, Case, Case], None]) -> TrainedPlan:
         """Rounds of all jobs. What was measured goes into the results, whatever ends them."""
         running, results, reporter, parts = self.running, self.running.results, self.running.reporter, self.parts
-        deadline = deadlines.of_iteration(max(part.longest_s for part in parts))
+        deadline = max((deadlines.of_training(part.training) for part in parts), key=lambda one: one.seconds)
         count, title = parts[-1].phase.rounds.stop, parts[0].case.label
         done: list[TrainedCase] = []
         with reporter.step(f"training {title}", total=count) as step, host_settings.real_time(running.real_time):
@@ -296,7 +304,7 @@ class _UnderWay:
                         assert isinstance(going, WitnessedRounds)  # of a plan whose workers fail a case is a training
                         going.swap(_swaps(parts[index - 1], part))
                     running.network.begin()
-                    for ended in going:
+                    for ended in _explained(going, player):
                         self._note(ended)
                         number = len(self.ended) - 1
                         what = "measured" if number in part.phase.measured else "warming up"

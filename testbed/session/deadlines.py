@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
+from testbed.planning.prediction import predict_training
+from testbed.planning.training_prediction import TrainingPrediction
 from testbed.spec.workload import Workload
 from testbed.train.protocol import WARMUP_ROUNDS
 from testbed.units import show_time
@@ -15,6 +17,9 @@ SLOWEST_FACTOR = 10.0
 
 ITERATION_MARGIN_S = 10.0
 """... and this much more: the first iteration touches all of its memory, and ranks wake up on a busy machine."""
+
+PEER_TIMEOUT_S = 600.0
+"""The least of gloo's own waits."""
 
 UNKNOWN_ITERATION_S = 60.0
 """For an iteration that nothing is known of: the profile of unpaced computation."""
@@ -40,11 +45,26 @@ class Deadline:
         return f"{self.seconds:.1f} s ({self.derived})"
 
 
-def of_iteration(predicted_s: float) -> Deadline:
-    """For one iteration that should take `predicted_s`."""
-    seconds = SLOWEST_FACTOR * predicted_s + ITERATION_MARGIN_S
-    derived = f"{SLOWEST_FACTOR:g} x the predicted {show_time(predicted_s)} + {ITERATION_MARGIN_S:g} s"
-    return Deadline(seconds, derived)
+def of_iteration(predicted_s: float, held_s: float = 0.0) -> Deadline:
+    """For one iteration that should take `predicted_s`, in which links send nothing for `held_s`, on any machine."""
+    working_s = predicted_s - held_s
+    seconds = SLOWEST_FACTOR * working_s + ITERATION_MARGIN_S + held_s
+    derived = f"{SLOWEST_FACTOR:g} x the predicted {show_time(working_s)} + {ITERATION_MARGIN_S:g} s"
+    return Deadline(seconds, derived + (f" + {show_time(held_s)} without a link" if held_s else ""))
+
+
+def of_training(training: TrainingPrediction) -> Deadline:
+    """For any iteration of a training, each as it is predicted: the longest."""
+    times_s = zip(training.trace.iterations().tolist(), training.trace.makespans().tolist(), strict=True)
+    every = (of_iteration(time_s, training.held_s.get(number, 0.0)) for number, time_s in times_s)
+    return max(every, key=lambda deadline: deadline.seconds)
+
+
+def of_peers(plan: Plan) -> float:
+    """Seconds of gloo's own waits: longer than any deadline of the loop, which knows better what is the matter."""
+    made = (case for case in plan.cases if all(chosen.rows is not None for chosen in case.jobs))
+    known = (of_training(predict_training(plan, case)).seconds for case in made)
+    return max(PEER_TIMEOUT_S, 2 * max(known, default=0.0))
 
 
 def of_unknown_iteration() -> Deadline:

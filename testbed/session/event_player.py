@@ -11,6 +11,7 @@ from testbed.lab.shaping import TimedChange
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
 from testbed.planning.training_prediction import PlacedEvent
+from testbed.units import show_time
 
 
 class ChangingLinks(Protocol):
@@ -64,6 +65,26 @@ class EventPlayer:
         mine = [one for one in self._placed if one.round == number]
         if mine:
             self._links.schedule_changes([_change(one, start_s) for one in mine])
+
+    def down(self) -> str:
+        """Which directions send nothing now, since when and why, in words; "" where all send."""
+        now, begun = time.monotonic(), dict[int, list[PlacedEvent]]()
+        for one in sorted(self._placed, key=lambda one: (one.round, one.seconds)):
+            if one.event.sends is None or self._starts_s.get(one.round, math.inf) + one.seconds > now:
+                continue
+            mine = begun.setdefault(one.event.direction, [])
+            if one.event.sends is False:
+                mine.append(one)
+            elif mine:
+                mine.pop()
+        found = {direction: mine[0] for direction, mine in begun.items() if mine}
+        if not found:
+            return ""
+        first = next(iter(found.values()))
+        labels = ", ".join(self._planned[direction].label for direction in found)
+        sends = "sends" if len(found) == 1 else "send"
+        when = f"{show_time(first.seconds)} into iteration {first.round}"
+        return f"{labels} {sends} nothing since {when} ({first.event.said})"
 
     def end(self) -> list[PlayedEvent]:
         """What came, and all links as planned again. Raises RunFailed."""

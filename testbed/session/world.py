@@ -9,11 +9,9 @@ from pathlib import Path
 
 from testbed.lab.lab import Lab
 from testbed.plan.plan import Job, Plan
+from testbed.session.deadlines import of_peers
 from testbed.session.pinning import Pinning
 from testbed.train.protocol import WorkerPlace, WorldSpec
-
-PEER_TIMEOUT_S = 600.0
-"""Of gloo's own waits: longer than any deadline of the loop, which knows better what is the matter."""
 
 UNPINNED = Pinning()
 
@@ -52,7 +50,7 @@ def world_of(plan: Plan, number: int, places: Sequence[WorkerPlace], *, store: s
     return WorldSpec(
         places=tuple(places),
         store=store,
-        timeout_s=PEER_TIMEOUT_S,
+        timeout_s=of_peers(plan),
         warmup_bytes=job.workload.message_bytes(),
         neighbours=_neighbours(plan, job),
         logs=logs,

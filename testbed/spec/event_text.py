@@ -1,7 +1,7 @@
 """What happens while jobs train, as a file or `--event` says it: one line of text for each event.
 
     link NAME [A -> B] rate 200 Mbit/s | rate 60 % | rate x0.6 | delay 12 ms | delay x4 | loss 1 % | jitter 2 ms
-    link NAME [A -> B] down for 30 ms [then delay 9 ms] [then rate 50 %]
+    link NAME [A -> B] down | down for 30 ms [then delay 9 ms] [then rate 50 %]
     link NAME [A -> B] cut | shared 40 % for 50 ms every 3 s until 20 s [seed 7]
     link NAME [A -> B] trace FILE.csv
     link NAME lost | traffic 60 % every 6
@@ -15,6 +15,7 @@ these it can: a run (planning/link_events.py, planning/rank_events.py), a rehear
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Mapping
@@ -108,7 +109,7 @@ class EventText(NamedTuple):
     seconds: float
     """From the beginning of that measured iteration."""
     down_s: float
-    """For so long nothing is sent; 0: it goes on."""
+    """For so long nothing is sent; 0: it goes on; infinite: never again."""
     becomes: Becomes
     """Where nothing is sent for a while, after that."""
     trace: str = ""
@@ -243,6 +244,8 @@ def _factor(text: str) -> float:
 def _happens(text: str) -> tuple[float, Becomes, float | None]:
     """For how long nothing is sent, what becomes of the direction, and how long that lasts."""
     first, *further = text.split(" then ")
+    if text == "down":
+        return math.inf, Becomes(), None
     if not first.startswith("down for "):
         if further:
             raise FieldError("", text, f"one of {_HAPPENS}: `then` is for what comes back")
@@ -286,10 +289,10 @@ def _becomes(text: str) -> Becomes:
     if name == "rate":
         return Becomes(rate_bps=_quantity(value, RATE, "a rate", LEAST_RATE_BPS, MOST_EVENT_RATE_BPS))
     if name == "loss":
-        loss = _share(value) if value.endswith("%") else 0.0
-        if not 0 < loss <= MOST_LOSS:
-            raise FieldError("", text, f"loss of more than 0 % of packets, at most {MOST_LOSS:.0%}")
-        return Becomes(loss=loss)
+        per_cent = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%", value)
+        if per_cent is None or not 0 < float(per_cent[1]) / 100 <= MOST_LOSS:
+            raise FieldError("", text, f"loss of more than 0 % of packets, at most {100 * MOST_LOSS:g} %")
+        return Becomes(loss=float(per_cent[1]) / 100)
     if name == "jitter":
         return Becomes(jitter_s=_quantity(value, TIME, "a time", 1e-9, MOST_EVENT_DELAY_S))
     raise FieldError("", text, _HAPPENS)

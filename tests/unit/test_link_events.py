@@ -16,12 +16,15 @@ from in_process import run_testbed
 
 from testbed.errors import BadInput
 from testbed.model.replay import on_the_way_s
+from testbed.plan.framing import MTU
 from testbed.plan.plan import Plan
 from testbed.plan.timeline import LinkEvent, Moment
 from testbed.planning import file
+from testbed.planning.left_out import warnings
 from testbed.planning.prediction import predict_training, predicted_rows, ranges_of_plan
 from testbed.planning.resolve import make_plan
 from testbed.planning.schedules import choose, make, with_selected
+from testbed.session import deadlines
 from testbed.spec import load_topology, load_workload
 from testbed.spec.document import FieldError, validate
 from testbed.spec.event_text import Becomes, read_event
@@ -291,3 +294,87 @@ def test_others_take_a_share_of_the_rate_for_a_while() -> None:
     cut = times(planned("link NORTH cut for 90 ms every 400 ms until 900 ms seed 3 at iteration 1"))
     assert cut[0] == steady < max(cut)
     assert cut[-1] == steady
+
+
+def test_what_never_sends_again_ends_the_training_and_predictions_say_so() -> None:
+    steady, *_ = times(planned())
+    plan = planned("link NORTH down at iteration 2 + 100 ms", "link NORTH rate 50 % at iteration 4")
+    training = predict_training(plan, plan.cases[0])
+    assert training.endless is not None
+    assert (training.endless.round, training.endless.event.sends) == (3, False)
+    assert times(plan) == [steady] * 6, "without it"
+    assert "iteration 2 never ends, with link" in warnings(plan)[0]
+    first = planned("link NORTH down at iteration 0")
+    assert predict_training(first, first.cases[0]).endless is not None
+    assert "iteration 0 never ends" in warnings(first)[0]
+
+
+def test_deadlines_know_how_long_nothing_is_sent() -> None:
+    plan = planned("link NORTH down for 90 s at iteration 2 + 100 ms", "link NORTH down for 50 ms at iteration 2 + 1 s")
+    training, (steady, *_) = predict_training(plan, plan.cases[0]), times(planned())
+    assert training.held_s == {3: pytest.approx(90.0)}
+    deadline = deadlines.of_training(training)
+    assert 100 < deadline.seconds < 100 + 11 * steady
+    assert str(deadline).endswith("+ 90 s without a link)")
+    assert deadlines.of_peers(plan) == deadlines.PEER_TIMEOUT_S
+    longer = planned("link NORTH down for 1000 s at iteration 2 + 100 ms")
+    assert deadlines.of_peers(longer) > 1010, "gloo waits longer than that, too"
+
+
+def test_loss_and_jitter_are_read_and_said_to_be_left_out() -> None:
+    plan = planned("link NORTH loss 1 % at iteration 2 + 100 ms for 300 ms", "link NORTH jitter 2 ms for 1 s at 4")
+    links = [event for event in plan.events if isinstance(event, LinkEvent) and event.direction == 0]
+    assert [(event.at.iteration, event.loss, event.jitter_s) for event in links] == [
+        (2, 0.01, None),
+        (2, 0.0, None),
+        (4, None, 0.002),
+        (4, None, 0.0),
+    ]
+    assert file.from_json(file.to_json(plan), "plan.json") == plan
+    assert set(plan.framing.gso_bytes.values()) == {MTU}, "packets are lost one by one"
+    training = predict_training(plan, plan.cases[0])
+    assert training.by_chance == {3, 4, 5, 6}, "what is lost leaves smaller windows"
+    assert times(plan)[:2] == times(plan)[2:4]
+    assert "iterations 2 to 5 are not compared; what is lost" in warnings(plan)[0]
+    jitter = planned("link NORTH jitter 2 ms for 1 s at 3")
+    assert predict_training(jitter, jitter.cases[0]).by_chance == {4, 5}, "1 s is more than an iteration"
+    assert "iterations 3 to 4 are not compared" in warnings(jitter)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("link NORTH loss 0 % at 1", "loss of more than 0 % of packets"),
+        ("link NORTH loss 60 % at 1", "loss of more than 0 % of packets, at most 50 %"),
+        ("link NORTH loss 3 at 1", "loss of more than 0 %"),
+        ("link NORTH jitter 40 ms at 1", "at most the delay of paris->warsaw, 10.2 ms"),
+        ("link NORTH lost at 1", "--lose .*@1"),
+        ("link NORTH delay x4 at 1 to 3 for 2 s", "one of `to` and `for`"),
+        ("link NORTH down for 3 s at 1 to 3", "an end only of what changes"),
+        ("link NORTH delay x2000 at 1", "a factor from x0.01 to x1000"),
+        ("link NORTH delay x999 at 1", "a delay of at most 10 s"),
+        ("link NORTH traffic 100 % every 2 at 1", "less than 100 %"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(BadInput, match=expected):
+        planned(text)
+
+
+def test_what_is_for_a_while_is_as_planned_afterwards() -> None:
+    direction = planned().network.directions[0]
+    for text in ("link NORTH rate x0.4 at 1 to 3", "link NORTH rate 40 % at iteration 1 to iteration 3"):
+        mine = [one for one in planned(text).events if isinstance(one, LinkEvent) and one.direction == 0]
+        assert [(one.at, one.rate_bps) for one in mine] == [
+            (Moment(1), pytest.approx(0.4 * direction.rate_bps)),
+            (Moment(3), direction.rate_bps),
+        ]
+    delayed = planned("link NORTH delay x2 at iteration 1 + 50 ms for 2 s").events
+    assert [(one.at, one.delay_s) for one in delayed if isinstance(one, LinkEvent) and one.direction == 0] == [
+        (Moment(1, 0.05), 2 * direction.delay_s),
+        (Moment(1, 2.05), direction.delay_s),
+    ]
+    traffic = planned("link NORTH traffic 60 % every 2 at 1 to 6", iterations=8).events
+    assert [
+        (one.at.iteration, one.rate_bps) for one in traffic if isinstance(one, LinkEvent) and one.direction == 0
+    ] == [(at, pytest.approx(share * direction.rate_bps)) for at, share in ((1, 0.4), (3, 1), (5, 0.4), (6, 1))]
