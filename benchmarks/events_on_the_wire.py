@@ -5,10 +5,13 @@
 
 Plans are drawn at random (two to four stages, one or two replicas, two or three datacenters, routes over one link or
 two, early and late receives), and for each of them events: a rate or a delay that steps, a link that sends nothing for
-a while and may come back otherwise, a datacenter out of reach, in both directions or one, at any time of an iteration.
-Under the virtual clock each measured iteration is held against its own prediction, the one in which an event comes
-included. Beside them GeoPipe's step of a link from 400 to 200 Gbit/s, at the scale of topologies/geopipe-three-region,
-which is to lose nothing. --real runs one plan for each kind of event on this machine's clock instead.
+a while and may come back otherwise, a datacenter out of reach, in both directions or one, at any time of an iteration;
+ranks that become slower, where slots are the same and where they are drawn. Under the virtual clock each measured
+iteration is held against its own prediction, the one in which an event comes included. Beside them GeoPipe's step of a
+link from 400 to 200 Gbit/s, at the scale of topologies/geopipe-three-region, which is to lose nothing: alone, and with
+messages that fill links, where GeoPipe's extra forwards are chosen again and the training goes on with them. --real
+runs one plan for each kind of event on this machine's clock instead; those with what the model has not (loss, jitter)
+are judged by the iterations that they do not touch.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 import random
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,16 +30,23 @@ from harness import boots, options, plans, report
 from harness.options import ROOT
 from harness.record import Claim, Topic, finish
 
+from testbed.plan.costs import problem
 from testbed.plan.plan import Clock
+from testbed.plan.timeline import Moment, ScheduleSwapped
 from testbed.planning.resolve import load_plan, with_clock
+from testbed.planning.schedules import choose
 from testbed.results.run_files import RunFiles
+from testbed.routing.rerouting import Controller, with_continuations, with_timeline
+from testbed.schedule.geopipe import chosen
 from testbed.trace.predictions import predicted_times_s
 from testbed.vm import command
 
 LIMITS = {"virtual": 0.0005, "real": 0.02}
 SLOT_S = 0.02
 SITES = ("oslo", "bonn", "rome")
-GEOPIPE = "geopipe"
+GEOPIPE, RECHOSEN = "geopipe", "geopipe-rechosen"
+FULL = "4.2 MB"
+"""A message that takes nearly as long on a link of geopipe-three-region as a microbatch on a rank."""
 STEP = "link region-a--region-b rate 500 Mbit/s at iteration 2 + 400 ms"
 """A port of 400 Gbit/s is 1 Gbit/s there."""
 REAL = {
@@ -45,6 +55,11 @@ REAL = {
     "down": "link wuqing--runze down for 300 ms then delay 9 ms at iteration 3 + 200 ms",
     "restored": "link wuqing--runze down for 8 s then rate 50 % at iteration 3 + 200 ms",
     "datacenter": "datacenter runze down for 500 ms at iteration 3 + 200 ms",
+    "cuts": "link wuqing--runze cut for 40 ms every 600 ms until 2 s seed 3 at iteration 2",
+    "traffic": "link wuqing--runze shared 60 % for 300 ms every 1 s until 3 s at iteration 1",
+    "rank": "rank 2 slower x1.5 at iteration 3",
+    "loss": "link wuqing--runze loss 1 % for 300 ms at iteration 4 + 200 ms",
+    "jitter": "link wuqing--runze jitter 2 ms for 300 ms at iteration 3 + 200 ms",
 }
 """By the kind of event, one of topologies/two-dc-metro."""
 
@@ -107,6 +122,14 @@ def events(draw: random.Random, links: Mapping[str, tuple[str, str]], iterations
     return found
 
 
+def slower(draw: random.Random, ranks: int, iterations: int) -> list[str]:
+    """None or one rank that becomes slower, for a while or for good."""
+    at = draw.randrange(iterations - 1)
+    until = draw.choice(("", f" to {draw.randint(at + 1, iterations - 1)}"))
+    event = f"rank {draw.randrange(ranks)} slower x{draw.uniform(1.05, 2.5):.3f} at iteration {at}{until}"
+    return [event] if draw.random() < 0.5 else []
+
+
 def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The topology and the workload of a plan, as files say it."""
     draw = random.Random(f"events/{seed}/{number}")
@@ -142,7 +165,10 @@ def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], d
     if dp > 1:
         workload["data_parallel"] = {"parameters": f"{parameters:.0f} B", "replicas": placed[1:]}
     nodes = {site: {"nodes": max(1, sum(replica.count(site) for replica in turned))} for site in names}
-    happens = events(draw, {f"{a}--{b}": (a, b) for a, b in pairs}, iterations)
+    if draw.random() < 0.3:
+        median = f"{1e3 * SLOT_S * draw.uniform(0.7, 1.4):.3f} ms"
+        workload["pacing"]["F"] = {"median": median, "p95": f"{1.4 * float(median.split()[0]):.3f} ms"}
+    happens = slower(draw, pp * dp, iterations) + events(draw, {f"{a}--{b}": (a, b) for a, b in pairs}, iterations)
     return {"name": "changing", "datacenters": nodes, "links": links, "events": happens}, workload
 
 
@@ -151,6 +177,28 @@ def geopipe(out: Path) -> command.GuestTraining:
     settings = ["warmup=1", "iterations=5"]
     plan = load_plan(Path("geopipe-three-region"), Path("geopipe-llama2-13b"), settings=settings, events=[STEP])
     return command.GuestTraining(with_clock(plans.with_every(plan, ["1f1b"]), Clock("virtual")), out / GEOPIPE)
+
+
+def rechosen(out: Path) -> command.GuestTraining:
+    """The same step under messages that fill links: GeoPipe's extra forwards for links as planned, and from two
+    iterations behind the step on those for half of the rate."""
+    files, full = (Path("geopipe-three-region"), Path("geopipe-llama2-13b")), [f"message={FULL}", "memory=135"]
+    numbers = []
+    for halved in ([], ["topology.links.0.rate=500 Mbit/s"]):
+        plan = load_plan(*files, settings=[*full, *halved])
+        ahead = chosen(problem(plan, choose(plan, ["geopipe"])[0]))
+        numbers.append([ahead[cut] for cut in sorted(ahead)])
+    listed = [{"schedule": "geopipe", "label": label_of(each), "extra": each} for each in numbers]
+    settings = [*full, "warmup=1", "iterations=7", f"schedules={listed}"]
+    plan = plans.with_every(load_plan(*files, settings=settings, events=[STEP]))
+    swap = ScheduleSwapped(plan.jobs[0].name, Moment(4), label_of(numbers[1]))
+    plan = with_continuations(with_timeline(plan, [swap]), Controller())
+    return command.GuestTraining(with_clock(plan, Clock("virtual")), out / RECHOSEN)
+
+
+def label_of(numbers: Sequence[int]) -> str:
+    """What a schedule with these extra forwards is called."""
+    return f"geopipe {'+'.join(map(str, numbers))}"
 
 
 def judged(what: str, found: list[Iteration], untrusted: list[str], clock: str, taken: int, of: int) -> Claim:
@@ -177,7 +225,7 @@ def show(found: list[Iteration], most: int = 12) -> None:
 def virtual(asked: Namespace) -> tuple[list[Claim], list[Path]]:
     """Drawn plans, and GeoPipe's step; with where the drawn ones lie."""
     taken = boots.drawn(asked, partial(documents, seed=asked.seed, schedules=asked.schedules))
-    step = boots.take(asked, {GEOPIPE: geopipe})
+    step = boots.take(asked, {GEOPIPE: geopipe, RECHOSEN: rechosen})
     found = [
         one
         for name, comparison in taken.comparisons.items()
@@ -190,25 +238,26 @@ def virtual(asked: Namespace) -> tuple[list[Claim], list[Path]]:
         print(line)
     what = f"links that change while jobs train, drawn with seed {asked.seed}, virtual clock"
     claims = [judged(what, found, untrusted, "virtual", len(taken.comparisons), taken.asked)]
-    claims.append(stepped(step))
+    claims += [
+        stepped(step, GEOPIPE, "GeoPipe's step from 400 to 200 Gbit/s, 1/400: iterations before, across and after it"),
+        stepped(
+            step, RECHOSEN, "the same with full links, and GeoPipe's extra forwards chosen again two iterations on"
+        ),
+    ]
     return claims, [taken.out / name for name in taken.comparisons]
 
 
-def stepped(step: boots.Taken) -> Claim:
+def stepped(step: boots.Taken, name: str, what: str) -> Claim:
     """That GeoPipe's step loses nothing, and every iteration is as predicted."""
-    of_step = [one for row in step.rows for one in iterations_of(GEOPIPE, step.out / GEOPIPE, row.label)]
+    rows = [row for row in step.rows if row.plan == name]
+    of_step = [one for row in rows for one in iterations_of(name, step.out / name, row.label)]
     show(of_step)
-    counted = [RunFiles(step.out / GEOPIPE).network(row.label) for row in step.rows]
+    counted = [RunFiles(step.out / name).network(row.label) for row in rows]
     lost = sum(one.drops + one.retransmits + sum(one.other.values()) for one in counted)
-    claim = judged(
-        "GeoPipe's step from 400 to 200 Gbit/s, 1/400: iterations before, across and after it",
-        of_step,
-        [row.label for row in step.untrusted],
-        "virtual",
-        len(step.comparisons),
-        step.asked,
-    )
-    got = f"{claim.got}; {lost} lost or sent again"
+    untrusted = [row.label for row in step.untrusted if row.plan == name]
+    claim = judged(what, of_step, untrusted, "virtual", int(name in step.comparisons), 1)
+    labels = ", then ".join(row.label for row in rows) if len(rows) > 1 else ""
+    got = f"{claim.got}; {lost} lost or sent again{f'; {labels}' if labels else ''}"
     return Claim(
         claim.claim,
         f"{claim.asked}, no loss",
