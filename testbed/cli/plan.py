@@ -235,9 +235,6 @@ def scheduled_and_routed(
     routing = routing_of(asked.policy, asked.elephants_from, asked.detour, events, alone=asked.alone)
     if asked.alone:
         require_several(plan)
-    other = next((event.option for event in events if not event.beside_links), "--alone" if asked.alone else None)
-    if plan.events and other is not None:
-        raise BadInput.of(other, "option", str(plan.events[0]), "no events of links beside it: one or the other")
     plan = complete(
         plan, asked.schedule, asked.schedules_from, quiet=quiet, strict=strict, robust=asked.robust, sources=sources
     )

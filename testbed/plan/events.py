@@ -13,7 +13,6 @@ from testbed.plan.timeline import (
     Event,
     JobArrives,
     JobDeparts,
-    LinkEvent,
     LinkLost,
     Moment,
     RankSlower,
@@ -184,9 +183,6 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
             after = event.on_network(network)
         except BadInput as error:
             raise BadInput(f"{source}: {field}.{str(error).partition(': ')[2]}") from error
-        kinds = {isinstance(one, LinkEvent) for one in plan.events if not one.beside_links}
-        expected = "links that are lost, jobs that come and go, or links that change"
-        require(len(kinds) < 2, source, f"{field}.kind", event.kind, expected)
         anew = not isinstance(event, LinkLost) or after.down != network.down
         require(anew, source, f"{field}.name", event.name, "something that is not lost already")
         network, working = after, event.on_jobs(working)

@@ -51,8 +51,6 @@ class Event:
     """... and whether they do at any other time."""
     at_beginnings: ClassVar[bool] = False
     """Whether they play it at the beginning of an iteration, and the same case goes on."""
-    beside_links: ClassVar[bool] = False
-    """Whether links may change in the same training."""
 
     name: str
     """Of what it happens to."""
@@ -117,7 +115,6 @@ class ScheduleSwapped(Event):
     option = "--swap"
     of_jobs = True
     between_iterations = True
-    beside_links = True
 
     schedule: str
     """The label of the one that it goes on with."""
@@ -171,7 +168,6 @@ class RankSlower(Event):
     kind = "rank-slower"
     of_jobs = True
     at_beginnings = True
-    beside_links = True
 
     rank: int
     """Of the job, the first is 0. Its tensor ranks share the slots of a stage: one that is slower holds up all."""
