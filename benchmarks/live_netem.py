@@ -22,19 +22,15 @@ from harness.record import Claim, Topic, finish
 
 from testbed.lab.shaping import RELAY
 from testbed.plan.plan import Clock
+from testbed.planning.prediction import predict_training
 from testbed.planning.resolve import load_plan, with_clock
 from testbed.vm import command
 
 LIVE = f"{ROOT / 'benchmarks/parts/live_netem.py'}:LiveNetem"
 SHAPERS = {"netem": LIVE, "relay": RELAY}
-LINK, AT = "link paris--warsaw", "at iteration 2 + 170 ms"
-EVENTS = {
-    "slower": f"{LINK} rate 40 % {AT}",
-    "faster": f"{LINK} rate 250 % {AT}",
-    "longer": f"{LINK} delay 30 ms {AT}",
-    "shorter": f"{LINK} delay 2 ms {AT}",
-}
-"""Of topologies/two-dc-longhaul, under messages that take 0.9 of a slot on the wire."""
+LINK = "link paris--warsaw"
+EVENTS = {"slower": "rate 40 %", "faster": "rate 250 %", "longer": "delay 30 ms", "shorter": "delay 2 ms"}
+"""Of topologies/two-dc-longhaul, under messages that take 0.9 of a slot on the wire, when a third of one has left."""
 SETTINGS = ["message=2.2 MB", "microbatches=8", "warmup=1", "iterations=5"]
 STEP_ROUND = 3
 
@@ -53,7 +49,14 @@ class Event(NamedTuple):
 def training(event: str, shaper: str, name: str, out: Path) -> command.GuestTraining:
     """One schedule under one event."""
     files = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
-    plan = plans.with_every(load_plan(*files, settings=SETTINGS, events=[EVENTS[event]]), ["zb-h1"])
+    steady = plans.with_every(load_plan(*files, settings=SETTINGS), ["zb-h1"])
+    messages = predict_training(steady, steady.cases[0]).trace.messages
+    crossing = messages[(messages["source_rank"] == 1) & (messages["target_rank"] == 2)]
+    under_way = crossing[len(crossing) // 2]
+    wire_s = 8 * float(under_way["wire_bytes"]) / steady.network.directions[0].rate_bps
+    at_s = float(under_way["sent_s"]) + wire_s / 3
+    said = f"{LINK} {EVENTS[event]} at iteration 2 + {1e3 * at_s:.6f} ms"
+    plan = plans.with_every(load_plan(*files, settings=SETTINGS, events=[said]), ["zb-h1"])
     return command.GuestTraining(with_clock(plan, Clock("virtual")), out / name, SHAPERS[shaper])
 
 

@@ -13,6 +13,7 @@ from testbed.judge.comparison import BASELINE, jobs_at_work
 from testbed.page.columns import packed, time_unit, unit_of, whole
 from testbed.page.subject import Subject
 from testbed.results.contents import table_of
+from testbed.results.event_marks import EventMark, event_marks
 from testbed.results.load import load_traces
 from testbed.results.typical import typical_iteration
 from testbed.trace.predictions import predicted_numbers
@@ -53,6 +54,7 @@ def timelines_of(subject: Subject, most_actions: int, add: AddBlock) -> dict[str
         shown = kept(counted, measured, typical, most_actions // len(labels))
         warmups = set(mine["iteration"][mine["warmup"].astype(bool)].tolist())
         stand_for = predicted_numbers(predicted, shown).tolist()
+        marks = event_marks(subject.run.comparison, label)
         found["cases"].append(
             {
                 "label": label,
@@ -60,6 +62,7 @@ def timelines_of(subject: Subject, most_actions: int, add: AddBlock) -> dict[str
                 "left_out": len(measured.iterations()) - len(shown),
                 "predicted": {
                     str(number): _strip(predicted.of_iteration(number), subject.jobs, add)
+                    | {"events": _events(marks, number, late=False)}
                     for number in sorted(set(stand_for))
                 },
                 "measured": [
@@ -67,6 +70,7 @@ def timelines_of(subject: Subject, most_actions: int, add: AddBlock) -> dict[str
                         "iteration": number,
                         "warmup": number in warmups,
                         "predicted": str(of),
+                        "events": _events(marks, number, late=True),
                         **_strip(measured.of_iteration(number), subject.jobs, add),
                     }
                     for number, of in zip(shown, stand_for, strict=True)
@@ -74,6 +78,16 @@ def timelines_of(subject: Subject, most_actions: int, add: AddBlock) -> dict[str
             }
         )
     return found
+
+
+def _events(marks: Sequence[EventMark], iteration: int, *, late: bool) -> list[tuple[float, str]]:
+    """Seconds into an iteration, and what happens then: as it was to be, or so much `late` as it was."""
+    return [
+        (seconds + mark.late_s * late, mark.said)
+        for mark in marks
+        if mark.iteration == iteration
+        for seconds in mark.instants_s
+    ]
 
 
 def first_case(subject: Subject) -> list[str]:

@@ -23,6 +23,7 @@ from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from testbed.errors import BadInput
 from testbed.results.contents import table_of
+from testbed.results.event_marks import EventMark, event_marks
 from testbed.results.load import load_run, load_traces
 from testbed.trace.predictions import prediction_of
 from testbed.trace.tables import KINDS, MESSAGE_KINDS, MESSAGE_LETTERS, Trace
@@ -46,6 +47,8 @@ class TracedCase(NamedTuple):
 
     label: str
     iterations: Sequence[Iteration]
+    events: Sequence[EventMark] = ()
+    """What became of links and ranks in it."""
 
 
 def write_run(directory: Path, path: Path) -> None:
@@ -67,7 +70,7 @@ def write_run(directory: Path, path: Path) -> None:
                 raise BadInput.of(str(directory), "tables", f"no {source} {label}", expected)
         predicted, seen = traces[label, "predicted"], traces[label, "measured"]
         iterations = [Iteration(n, prediction_of(predicted, n), seen.of_iteration(n)) for n in numbers]
-        cases.append(TracedCase(label, iterations))
+        cases.append(TracedCase(label, iterations, event_marks(run.comparison, label)))
     lanes = [f"rank {rank}: {node}" for rank, node in enumerate(run.manifest.get("nodes", []))]
     with path.open("wb") as file:
         write(cases, lanes, file)
@@ -79,6 +82,7 @@ def write(cases: Sequence[TracedCase], lanes: Sequence[str], file: IO[bytes]) ->
     for number, case in enumerate(cases, start=1):
         process = writer.process(number, case.label)
         overview = [writer.track(f"iterations, {source}", process, place) for place, source in enumerate(SOURCES)]
+        marks = _event_tracks(writer, process) if case.events else {}
         ranks = [_RankTracks.declared(writer, process, rank, name) for rank, name in enumerate(lanes)]
         begin_ns = 0
         for iteration in case.iterations:
@@ -87,7 +91,25 @@ def write(cases: Sequence[TracedCase], lanes: Sequence[str], file: IO[bytes]) ->
                 end_ns = begin_ns + int(_ns(trace.makespans())[0])
                 writer.slices([_Slice(begin_ns, end_ns, name)], track)
                 ends += [end_ns, _write_trace(writer, trace, ranks, source, begin_ns)]
+                mine = [mark for mark in case.events if mark.iteration == iteration.number]
+                writer.instants(_event_slices(mine, source, begin_ns), marks.get(source, track))
             begin_ns = max(ends)
+
+
+def _event_tracks(writer: _Writer, process: int) -> dict[str, int]:
+    """By source, where events of links and ranks are."""
+    return {source: writer.track(f"events, {source}", process, place) for place, source in enumerate(SOURCES)}
+
+
+def _event_slices(marks: Sequence[EventMark], source: str, begin_ns: int) -> list[_Slice]:
+    """By their time: as they were to be, or as they really were."""
+    found = []
+    for mark in marks:
+        for seconds in mark.instants_s:
+            at_ns = begin_ns + int(_ns(seconds + mark.late_s * (source == "measured")))
+            facts: dict[str, int | float | str | bool] = {"iteration": mark.iteration, "at_s": seconds}
+            found.append(_Slice(at_ns, at_ns, mark.said, facts | {"late_s": mark.late_s}))
+    return sorted(found, key=lambda one: one.begin_ns)
 
 
 def _write_trace(writer: _Writer, trace: Trace, ranks: Sequence[_RankTracks], source: str, begin_ns: int) -> int:
@@ -304,6 +326,15 @@ class _Writer:
                 _annotate(event, name, value)
             self._write(packet)
             packet, _ = self._event(one.end_ns, track, TrackEvent.TYPE_SLICE_END)
+            self._write(packet)
+
+    def instants(self, instants: Iterable[_Slice], track: int) -> None:
+        """Write what happened on a track at once, in the order of time."""
+        for one in instants:
+            packet, event = self._event(one.begin_ns, track, TrackEvent.TYPE_INSTANT)
+            event.name = one.name
+            for name, value in one.facts.items():
+                _annotate(event, name, value)
             self._write(packet)
 
     def counts(self, values: Iterable[tuple[int, float]], track: int) -> None:

@@ -425,6 +425,21 @@ def test_a_page_has_every_action_to_the_microsecond(tmp_path: Path, generated: P
                 assert np.abs(seconds - wanted[f"{name}_s"]).max() <= 0.51e-6
 
 
+def test_timelines_have_what_became_of_links_when_it_was(tmp_path: Path, generated: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(generated, run)
+    comparison = json.loads((run / "comparison.json").read_text())
+    label, said = comparison["schedules"][0]["label"], "link a--b rate 40 % at iteration 2"
+    entry = {"label": label, "event": said, "iteration": 2, "at_s": 0.1, "until_s": 0.1, "late_s": 2e-3}
+    comparison["link_events"] = [entry | {"iterations": []}]
+    (run / "comparison.json").write_text(json.dumps(comparison))
+    (found,) = data_of(paged(tmp_path / "page.html", run))["timelines"]
+    for case in found["cases"]:
+        events = {strip["iteration"]: strip["events"] for strip in case["measured"]}
+        assert events.pop(2) == ([[pytest.approx(0.102), said]] if case["label"] == label else [])
+        assert not any(events.values())
+
+
 def test_of_many_iterations_the_typical_the_fastest_and_the_slowest_are_kept(generated: Path) -> None:
     trace = load_traces(generated)["1f1b", "measured"]
     table = pd.DataFrame({"iteration": [1, 2, 3], "makespan_s": [3.0, 1.0, 2.0]})

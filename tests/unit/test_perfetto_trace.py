@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,7 +73,9 @@ def read(content: bytes) -> list[Track]:
         track = tracks[event.track_uuid]
         assert ns >= last_ns.get(event.track_uuid, 0)
         last_ns[event.track_uuid] = ns
-        if event.type == TrackEvent.TYPE_COUNTER:
+        if event.type == TrackEvent.TYPE_INSTANT:
+            track.slices.append(Slice(ns, event.name, {}, [], [], ns))
+        elif event.type == TrackEvent.TYPE_COUNTER:
             track.counts.append((ns, event.double_counter_value))
         elif event.type == TrackEvent.TYPE_SLICE_BEGIN:
             assert event.track_uuid not in open_slices, "no slice within another"
@@ -234,6 +237,29 @@ def test_an_output_handed_over_late_is_shown_until_the_next_slot() -> None:
     (mine,) = [track for track in tracks if track.path == ("1f1b", LANES[0], "measured")]
     assert mine.slices[0].end_ns == mine.slices[1].begin_ns
     assert mine.slices[0].facts["end_s"] == late.actions["end_s"][first]
+
+
+def test_what_became_of_links_is_marked_when_it_was(tmp_path: Path) -> None:
+    run, file = tmp_path / "run", tmp_path / "run.pftrace"
+    shutil.copytree(RUN, run)
+    comparison = json.loads((run / "comparison.json").read_text())
+    entry = {
+        "label": "1f1b",
+        "event": "link a--b down for 30 ms at 2",
+        "iteration": 2,
+        "late_s": 1e-3,
+        "iterations": [],
+    }
+    comparison["link_events"] = [entry | {"at_s": 0.1, "until_s": 0.13}]
+    (run / "comparison.json").write_text(json.dumps(comparison))
+    assert run_testbed("report", run, "--trace", file, "--json").returncode == 0
+    tracks = {track.path: track for track in read(file.read_bytes())}
+    planned, seen = (tracks["1f1b", f"events, {source}"].slices for source in ("predicted", "measured"))
+    second = tracks["1f1b", "iterations, measured"].slices[1].begin_ns
+    assert [(one.name, one.begin_ns - second) for one in planned] == [
+        (entry["event"], ns) for ns in (10**8, 13 * 10**7)
+    ]
+    assert [one.begin_ns - second for one in seen] == [101 * 10**6, 131 * 10**6]
 
 
 def test_a_run_is_written_from_its_files(tmp_path: Path) -> None:

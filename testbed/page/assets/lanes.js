@@ -29,7 +29,7 @@ async function lanesOf(strip) {
   const collectives = [];
   for (let i = 0; i < messages.rows; i++) if (collective[messages.kind[i]]) collectives.push(i);
   const seconds = Math.max(end * actions.unit, ...strip.times.map((time) => time[1]));
-  return { actions, messages, lanes: [...lanes.values()], chunk, chunks, collective, collectives, seconds };
+  return { actions, messages, lanes: [...lanes.values()], chunk, chunks, collective, collectives, seconds, events: strip.events };
 }
 
 /* The first action of a lane that ends after an instant, by its number. */

@@ -83,7 +83,7 @@ class Timeline {
     overlay.tabIndex = 0;
     overlay.setAttribute("role", "application");
     overlay.setAttribute("aria-roledescription", "timeline");
-    overlay.setAttribute("aria-label", `Timeline: ${panel.title}, ${panel.said}. A lane for each of ${panel.strip.lanes.length} ranks. N and P select actions, plus and minus zoom, arrows pan.`);
+    overlay.setAttribute("aria-label", `Timeline: ${panel.title}, ${panel.said}. A lane for each of ${panel.strip.lanes.length} ranks.${panel.strip.events.length ? ` In it: ${[...new Set(panel.strip.events.map((one) => one[1]))].join("; ")}.` : ""} N and P select actions, plus and minus zoom, arrows pan.`);
     frame.append(canvas, overlay);
     figure.append(caption, frame);
     this.place.append(figure);
@@ -187,6 +187,7 @@ class Timeline {
     this.drawActions(context, panel, colours, gap);
     this.drawCollectives(context, panel, colours);
     this.drawArrows(context, panel, colours);
+    this.drawEvents(context, panel, colours, bottom);
     context.restore();
     this.drawNames(context, panel, colours);
     this.drawBorders(context, panel, colours);
@@ -209,6 +210,35 @@ class Timeline {
       context.stroke();
       context.fillStyle = get("faint");
       if (x > panel.left + 18 && x < panel.left + panel.wide - 24) context.fillText(`${(at * unit[0]).toFixed(decimals)} ${unit[1]}`, x, AXIS_HEIGHT / 2 - 1);
+    }
+  }
+
+  /* What happens to links and ranks: a line through all lanes, with its words once. */
+  drawEvents(context, panel, { get }, bottom) {
+    let said = null;
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    context.textAlign = "left";
+    for (const [seconds, words] of panel.strip.events) {
+      const x = Math.round(this.x(panel, seconds)) + 0.5;
+      context.strokeStyle = get("cut");
+      context.lineWidth = 1.5;
+      context.setLineDash([5, 3]);
+      context.beginPath();
+      context.moveTo(x, AXIS_HEIGHT - 6);
+      context.lineTo(x, bottom);
+      context.stroke();
+      context.setLineDash([]);
+      if (words === said || x < panel.left || x > panel.left + panel.wide) continue;
+      said = words;
+      const room = panel.left + panel.wide - x - 8;
+      const shown = this.fitted(context, words, Math.max(room, 160));
+      const wide = context.measureText(shown).width;
+      const from = room >= wide ? x + 4 : x - wide - 8;
+      context.fillStyle = get("paper");
+      context.fillRect(from, AXIS_HEIGHT + 1, wide + 6, 14);
+      context.fillStyle = get("cut");
+      context.fillText(shown, from + 3, AXIS_HEIGHT + 8);
     }
   }
 
