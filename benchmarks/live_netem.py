@@ -30,8 +30,8 @@ LIVE = f"{ROOT / 'benchmarks/parts/live_netem.py'}:LiveNetem"
 SHAPERS = {"netem": LIVE, "relay": RELAY}
 LINK = "link paris--warsaw"
 EVENTS = {"slower": "rate 40 %", "faster": "rate 250 %", "longer": "delay 30 ms", "shorter": "delay 2 ms"}
-"""Of topologies/two-dc-longhaul, under messages that take 0.9 of a slot on the wire, when a third of one has left for which
-a rank waits."""
+"""Of topologies/two-dc-longhaul, under messages that take 0.9 of a slot on the wire, when a third has left of one for
+which a rank waits."""
 SETTINGS = ["message=2.2 MB", "microbatches=8", "warmup=1", "iterations=5"]
 STEP_ROUND = 3
 
