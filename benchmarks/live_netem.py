@@ -30,7 +30,8 @@ LIVE = f"{ROOT / 'benchmarks/parts/live_netem.py'}:LiveNetem"
 SHAPERS = {"netem": LIVE, "relay": RELAY}
 LINK = "link paris--warsaw"
 EVENTS = {"slower": "rate 40 %", "faster": "rate 250 %", "longer": "delay 30 ms", "shorter": "delay 2 ms"}
-"""Of topologies/two-dc-longhaul, under messages that take 0.9 of a slot on the wire, when a third of one has left."""
+"""Of topologies/two-dc-longhaul, under messages that take 0.9 of a slot on the wire, when a third has left of one for
+which a rank waits."""
 SETTINGS = ["message=2.2 MB", "microbatches=8", "warmup=1", "iterations=5"]
 STEP_ROUND = 3
 
@@ -52,7 +53,8 @@ def training(event: str, shaper: str, name: str, out: Path) -> command.GuestTrai
     steady = plans.with_every(load_plan(*files, settings=SETTINGS), ["zb-h1"])
     messages = predict_training(steady, steady.cases[0]).trace.messages
     crossing = messages[(messages["source_rank"] == 1) & (messages["target_rank"] == 2)]
-    under_way = crossing[len(crossing) // 2]
+    awaited = crossing[crossing["awaited"]]
+    under_way = awaited[len(awaited) // 2]
     wire_s = 8 * float(under_way["wire_bytes"]) / steady.network.directions[0].rate_bps
     at_s = float(under_way["sent_s"]) + wire_s / 3
     said = f"{LINK} {EVENTS[event]} at iteration 2 + {1e3 * at_s:.6f} ms"
