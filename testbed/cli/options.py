@@ -251,6 +251,22 @@ Adapt = Annotated[
         "the job's own times: ski-rental, never; options as in ski-rental,dwell=5.",
     ),
 ]
+
+
+class RoundsName(StrEnum):
+    """When a job begins its next iteration."""
+
+    together = "together"
+    free = "free"
+
+
+Rounds = Annotated[
+    RoundsName | None,
+    typer.Option(
+        help="together: an iteration of every job begins at once, when all have ended theirs (default); free: each job "
+        "begins its next one when it is done itself.",
+    ),
+]
 Alone = Annotated[
     bool,
     typer.Option(

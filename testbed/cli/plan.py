@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -51,6 +52,7 @@ class PlanOptions(NamedTuple):
     event: Sequence[str] | None = None
     adapt: str | None = None
     robust: bool = False
+    rounds: options.RoundsName | None = None
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
@@ -75,6 +77,7 @@ def plan(
     depart: options.Depart = None,
     swap: options.Swap = None,
     adapt: options.Adapt = None,
+    rounds: options.Rounds = None,
     alone: options.Alone = False,
     clock: options.ClockOption = options.ClockName.real,
     seed: options.SeedOption = None,
@@ -95,7 +98,7 @@ def plan(
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, rounds
     asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
@@ -237,12 +240,31 @@ def scheduled_and_routed(
     )
     if to_train:
         require_trainable(plan)
+    free = asked.rounds is options.RoundsName.free
+    if free:
+        plan = replace(plan, rounds="free")  # which policies choose for
+        _refuse_beside_free(plan, asked)
     plan, remarks = routed(plan, routing, quiet=quiet)
     if asked.adapt is not None:
         from testbed.adaptation.adapting_plan import with_adaptation
 
         plan = with_adaptation(plan, asked.adapt)
-    return plan, remarks
+    return with_rounds(plan, asked.rounds), remarks
+
+
+def _refuse_beside_free(plan: Plan, asked: PlanOptions) -> None:
+    """Raises BadInput for what jobs that run freely do not have yet."""
+    from testbed.plan.free_rounds import require_free
+
+    beside = {"events": events_of(plan, asked), "--adapt": asked.adapt, "--alone": asked.alone}
+    require_free(plan, [name for name, given in beside.items() if given])
+
+
+def with_rounds(plan: Plan, rounds: options.RoundsName | None) -> Plan:
+    """The plan whose jobs begin their iterations as asked. Raises BadInput."""
+    from testbed.planning.prediction import freely
+
+    return freely(plan) if rounds is options.RoundsName.free else plan
 
 
 def to_train(
@@ -332,12 +354,15 @@ def plan_of(
     quiet: bool,
     strict: bool = False,
     robust: bool = False,
+    rounds: options.RoundsName | None = None,
 ) -> Plan:
     """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
-    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule, event=events, robust=robust), settings)
+    asked = PlanOptions(schedule, event=events, robust=robust, rounds=rounds)
+    unfinished = unfinished_plan(what, workloads, asked, settings)
     if not workloads:
         return unfinished
-    return complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
+    plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
+    return with_rounds(plan, rounds)
 
 
 def unfinished_plan(

@@ -75,6 +75,7 @@ def run(
     depart: options.Depart = None,
     swap: options.Swap = None,
     adapt: options.Adapt = None,
+    rounds: options.Rounds = None,
     alone: options.Alone = False,
     vm: options.VmOption = False,
     clock: _Clock = None,
@@ -95,12 +96,12 @@ def run(
     from testbed.results.destination import require_place
 
     comes_goes = lose, arrive, depart, swap, alone, event, adapt
-    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
+    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes, rounds=rounds)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     name = plan.clock.name if clock is None else clock.value
     number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
     guest = vm or name == "virtual"
-    _require_sense(control=control, guest=guest)
+    _require_sense(control=control, guest=guest, free=plan.rounds == "free" or rounds is options.RoundsName.free)
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
     plan = planning.enforced(resolve.with_clock(plan, PlannedClock(name, number)), enforce)
@@ -115,8 +116,10 @@ def run(
     raise typer.Exit(execute(plan, request, remarks))
 
 
-def _require_sense(*, control: bool, guest: bool) -> None:
-    """Raises BadInput for a control where time is a guest's."""
+def _require_sense(*, control: bool, guest: bool, free: bool) -> None:
+    """Raises BadInput for a control where time is a guest's, or where jobs run freely."""
+    if control and free:
+        raise BadInput.of("--control", "option", "--rounds free", "jobs that train in rounds: a control goes by them")
     if control and guest:
         expected = "a run on this machine's clock: virtual time does not depend on the machine"
         raise BadInput.of("--control", "option", "in a guest", expected)
