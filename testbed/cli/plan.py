@@ -105,7 +105,7 @@ def plan(
     require_writable(out, "--out")
     clocked = PlannedClock(clock.value, options.seed_of(seed, virtual=clock is options.ClockName.virtual))
     made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations, events=event or [])
-    made = enforced(resolve.with_clock(made, clocked), enforce)
+    made = enforced(resolve.with_clock(_in_rounds(made, rounds), clocked), enforce)
     made, remarks = scheduled_and_routed(made, asked, workloads, quiet=quiet, strict=strict)
     write_output(out, file.to_json(made), "--out")
     _show(made, out, remarks, as_json=as_json)
@@ -240,16 +240,14 @@ def scheduled_and_routed(
     )
     if to_train:
         require_trainable(plan)
-    free = asked.rounds is options.RoundsName.free
-    if free:
-        plan = replace(plan, rounds="free")  # which policies choose for
+    if plan.rounds == "free":
         _refuse_beside_free(plan, asked)
     plan, remarks = routed(plan, routing, quiet=quiet)
     if asked.adapt is not None:
         from testbed.adaptation.adapting_plan import with_adaptation
 
         plan = with_adaptation(plan, asked.adapt)
-    return with_rounds(plan, asked.rounds), remarks
+    return _with_iterations(plan), remarks
 
 
 def _refuse_beside_free(plan: Plan, asked: PlanOptions) -> None:
@@ -260,11 +258,16 @@ def _refuse_beside_free(plan: Plan, asked: PlanOptions) -> None:
     require_free(plan, [name for name, given in beside.items() if given])
 
 
-def with_rounds(plan: Plan, rounds: options.RoundsName | None) -> Plan:
-    """The plan whose jobs begin their iterations as asked. Raises BadInput."""
+def _in_rounds(plan: Plan, rounds: options.RoundsName | None) -> Plan:
+    """The plan whose jobs begin their iterations as asked; policies choose for that."""
+    return replace(plan, rounds="free") if rounds is options.RoundsName.free else plan
+
+
+def _with_iterations(plan: Plan) -> Plan:
+    """A plan with schedules; where jobs run freely, with as many iterations as each is to train. Raises BadInput."""
     from testbed.planning.prediction import freely
 
-    return freely(plan) if rounds is options.RoundsName.free else plan
+    return freely(plan) if plan.rounds == "free" else plan
 
 
 def to_train(
@@ -362,7 +365,7 @@ def plan_of(
     if not workloads:
         return unfinished
     plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
-    return with_rounds(plan, rounds)
+    return _with_iterations(plan)
 
 
 def unfinished_plan(
@@ -380,7 +383,8 @@ def unfinished_plan(
     refuse_beside_plan(what, workloads)
     refuse_kept_for_several(workloads, asked.schedules_from)
     given = asked.event or []
-    return resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations, events=given)
+    made = resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations, events=given)
+    return _in_rounds(made, asked.rounds)
 
 
 def read_plan(path: Path, given: Mapping[str, object]) -> Plan:

@@ -101,7 +101,7 @@ def run(
     name = plan.clock.name if clock is None else clock.value
     number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
     guest = vm or name == "virtual"
-    _require_sense(control=control, guest=guest, free=plan.rounds == "free" or rounds is options.RoundsName.free)
+    _require_sense(control=control, guest=guest, free=plan.rounds == "free")
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
     plan = planning.enforced(resolve.with_clock(plan, PlannedClock(name, number)), enforce)

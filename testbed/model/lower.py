@@ -205,7 +205,7 @@ def _collective(
     first_stage: int,
     starts: Sequence[int] = (),
 ) -> None:
-    """The messages of one collective over the replicas of a stage; with `starts`, a member sends none before its own."""
+    """The messages of one collective over the replicas of a stage; a member sends none before its own of `starts`."""
     problem, base = load.problem, columns.n_messages
     rank, kind = problem.stage_to_rank[stage], MESSAGE_KINDS.index(what.kind)
 

@@ -30,8 +30,8 @@ class NetworkAccounts(Protocol):
     def begin(self) -> None:
         """A case begins."""
 
-    def end(self, plan: Plan, case: Case, iterations: int) -> CountedNetwork:
-        """It is over, after so many iterations."""
+    def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
+        """It is over, after so many iterations of each job at work, by its number."""
 
 
 class _LabCounts(NamedTuple):
@@ -52,12 +52,11 @@ class LabAccounts:
         """See NetworkAccounts."""
         self._before = self._counts(reset_peaks=True)
 
-    def end(self, plan: Plan, case: Case, iterations: int) -> CountedNetwork:
+    def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
         """See NetworkAccounts."""
         before, now = self._before, self._counts()
         links = [after.since(then) for after, then in zip(now.links, before.links, strict=True)]
-        planned = [PlannedTraffic(iterations * size, iterations * many) for size, many in planned_traffic(plan, case)]
-        rows = [link_row(row, carried) for row, carried in zip(links, planned, strict=True)]
+        rows = [link_row(row, carried) for row, carried in zip(links, _of_all(plan, case, iterations), strict=True)]
         tcp = {name: count - before.tcp.get(name, 0) for name, count in now.tcp.items()}
         evidence = NetworkEvidence(
             drops=sum(row.dropped + (row.lost or 0) for row in links),
@@ -75,6 +74,18 @@ class LabAccounts:
             for name in LOSS_SIGNS:
                 signs[name] += counters.get(name, 0)
         return _LabCounts(links, signs)
+
+
+def _of_all(plan: Plan, case: Case, iterations: Mapping[int, int]) -> list[PlannedTraffic]:
+    """What so many iterations of jobs should bring, per direction."""
+    each = [(count, planned_traffic(plan, case, [job])) for job, count in iterations.items()]
+    return [
+        PlannedTraffic(
+            sum(count * traffic[place].wire_bytes for count, traffic in each),
+            sum(count * traffic[place].messages for count, traffic in each),
+        )
+        for place in range(len(each[0][1]))
+    ]
 
 
 def lossless(plan: Plan, case: Case) -> bool:

@@ -191,6 +191,7 @@ class ScheduleRun:
             send.wait()
         if replicas is not None:
             log.collectives = replicas.end()
+        log.ended(clock.time_s)
         witness = self.process.accounts.end(clock.wake_late_s)
         if local:
             raise RuntimeError(f"never consumed: {list(local)}")
@@ -232,6 +233,7 @@ class ScheduleRun:
             step.gradients,
             step.fingerprints,
             self._count_memory(log.activation_bytes) if counting else None,
+            log.ended_s,
         )
 
     def _receive(self, step: LoggedAction, iteration: int, log: ActionLog) -> tuple[torch.Tensor, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from testbed.judge.fidelity import ClockEvidence, NetworkEvidence
@@ -51,7 +52,7 @@ class WanAccounts:
         self._resent, self._contradictions = self._count(), self._keepers.contradictions
         self._worst_s, self._compared = 0.0, None
 
-    def end(self, plan: Plan, case: Case, iterations: int) -> CountedNetwork:
+    def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
         """See NetworkAccounts: what the ranks' own TCP has sent again is all that tells of loss. Raises RunFailed."""
         clocks = ClockEvidence(self._worst_s, self._keepers.contradictions - self._contradictions)
         evidence = NetworkEvidence(0, self._count() - self._resent, {}, lossless(plan, case), clocks)
