@@ -89,19 +89,18 @@ def run(
     """Train across emulated datacenters under each schedule and compare with the model. Needs root.
 
     With one argument, repeat a plan: plan.json, or a results directory with one in it. Several workloads are jobs that
-    train at the same time, an iteration of each from one common start; `testbed plan --help` says how schedules meet.
+    train at the same time; `testbed plan --help` says how their schedules meet.
     """
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import resolve
     from testbed.results.destination import require_place
 
-    comes_goes = lose, arrive, depart, swap, alone, event, adapt
-    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes, rounds=rounds)
+    more = lose, arrive, depart, swap, alone, event, adapt, False, rounds
+    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     name = plan.clock.name if clock is None else clock.value
     number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
-    guest = vm or name == "virtual"
-    _require_sense(control=control, guest=guest, free=plan.rounds == "free")
+    _require_sense(plan, control=control, guest=(guest := vm or name == "virtual"))
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
     plan = planning.enforced(resolve.with_clock(plan, PlannedClock(name, number)), enforce)
@@ -116,9 +115,9 @@ def run(
     raise typer.Exit(execute(plan, request, remarks))
 
 
-def _require_sense(*, control: bool, guest: bool, free: bool) -> None:
+def _require_sense(plan: Plan, *, control: bool, guest: bool) -> None:
     """Raises BadInput for a control where time is a guest's, or where jobs run freely."""
-    if control and free:
+    if control and plan.rounds == "free":
         raise BadInput.of("--control", "option", "--rounds free", "jobs that train in rounds: a control goes by them")
     if control and guest:
         expected = "a run on this machine's clock: virtual time does not depend on the machine"
