@@ -1,12 +1,13 @@
 """Under the virtual clock: jobs that run freely on a shared link; does each take what the model says of its iterations?
 
-    python benchmarks/free_jobs.py [--plans N] [--picture FILE] [--recorded] [--out DIR]
+    python benchmarks/free_jobs.py [--plans N] [--recorded] [--out DIR]
+        [--picture FILE --pictured NUMBERS]
 
 Pairs and triples drawn by seed, of unequal jobs: their periods, microbatches, slots, messages, schedules, replicas and
 warm-ups differ, receives are early or late, each job has its own. Every job trains 30 iterations that count or more,
 until the slowest has its 30. What is held against the model is each job's mean, and where the order of messages that
-meet decides, its range. With --picture the iteration times of the first plan are drawn over iterations, beside what
-each job takes alone.
+meet decides, its range. With --picture the iteration times of some plans are drawn over time, beside what each job
+takes alone.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ import numpy as np
 from harness import boots, options, report
 from harness.plans import Document, made
 from harness.record import Claim, Topic
+from matplotlib.figure import Figure
 
 from testbed.plan.plan import Clock
-from testbed.planning.prediction import freely
+from testbed.planning.free_training import free_times
+from testbed.planning.prediction import freely, loads_of_case, predict_jobs
 from testbed.planning.resolve import with_clock
 from testbed.planning.schedules import with_every_job
+from testbed.plotting import COLOURS, GRID, INK, plain, save
+from testbed.results.run_files import RunFiles
 from testbed.spec.document import validate
 from testbed.spec.workload import Workload
 from testbed.vm import command
@@ -79,6 +84,29 @@ def training(seed: int, number: int, out: Path) -> command.GuestTraining:
     return command.GuestTraining(freely(plan), out / name, quiet=True)
 
 
+def draw(directories: Sequence[Path], path: Path) -> None:
+    """Write a picture of what iterations took in runs, a panel for each: measured as points, predicted as lines."""
+    figure = Figure(figsize=(9.0, 2.6 * len(directories) + 0.4), layout="constrained", facecolor="white")
+    panels = np.atleast_1d(np.asarray(figure.subplots(len(directories), 1)))
+    for axis, directory in zip(panels, directories, strict=True):
+        files = RunFiles(directory)
+        plan, (case,) = files.plan, files.plan.cases
+        times = free_times(plan, case, loads_of_case(plan, case))
+        for number, one in enumerate(predict_jobs(plan, case)):
+            colour, name = COLOURS[number], plan.jobs[number].name
+            rows = files.rows(case.label, number)
+            axis.plot(times.begins_s[number], 1e3 * times.times_s(number), color=colour, linewidth=1.0)
+            measured = [row.begin_s for row in rows], [1e3 * row.makespan_s for row in rows]
+            axis.plot(*measured, ".", color=colour, markersize=4, label=name)
+            axis.axhline(1e3 * one.alone_s, color=colour, linewidth=0.8, linestyle=(0, (4, 3)))
+        axis.grid(color=GRID)
+        axis.set_ylabel("iteration [ms]")
+        axis.set_title(plain(f"{plan.network.name}: {case.label}"), loc="left", fontsize=9, color=INK)
+        axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False, ncols=3)
+    panels[-1].set_xlabel("begins at [s]   (points: measured; lines: predicted; dashes: alone)")
+    save(figure, path)
+
+
 def claims(taken: boots.Taken) -> list[Claim]:
     """What is claimed of the jobs of all plans."""
     one_time = [row for row in taken.rows if not row.width]
@@ -98,11 +126,15 @@ def main() -> int:
     """Train the plans; 1 when a mean is not as predicted, 0 otherwise."""
     parser = options.parser(__doc__)
     options.add_drawn(parser, "free-jobs", plans=24, per_boot=4)
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the iterations of the first plan")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw iterations into this file")
+    listed = options.listed(int)
+    parser.add_argument("--pictured", type=listed, default=[0, 12], metavar="NUMBERS", help="of these plans")
     asked = parser.parse_args()
     numbers: Sequence[int] = options.numbers(asked)
     taken = boots.take(asked, {f"free-{number:03d}": partial(training, asked.seed, number) for number in numbers})
     report.show_worst(taken, most=60)
+    if asked.picture is not None:
+        draw([asked.out / f"free-{number:03d}" for number in asked.pictured], asked.picture)
     return report.close(asked, Topic.TRUTH, taken, claims(taken))
 
 

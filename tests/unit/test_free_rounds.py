@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +39,7 @@ from testbed.planning.prediction import (
     predict_training,
 )
 from testbed.planning.resolve import require_trainable
+from testbed.results.typical import typical_iteration
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import ACTION
 
@@ -153,7 +155,9 @@ def test_a_prediction_is_the_mean_of_the_iterations_that_count() -> None:
 
 def test_ranges_are_of_means_and_hold_the_prediction() -> None:
     """Two equal jobs begin at one instant: who comes first is chance, in every iteration."""
-    plan = planned(*(job(f"a/{n}", f"b/{n}", iterations="6", warmup="0", message="900 kB", seed=str(n)) for n in (0, 1)))
+    plan = planned(
+        *(job(f"a/{n}", f"b/{n}", iterations="6", warmup="1", message="900 kB", seed=str(n)) for n in (0, 1))
+    )
     plan = freely(replace(plan, jobs=tuple(replace(each, start_s=0.0) for each in plan.jobs)))
     (case,) = plan.cases
     ranges = free_ranges(plan, case, loads_of_case(plan, case))
@@ -234,3 +238,10 @@ def test_predict_says_what_each_takes_freely() -> None:
     (row,) = json.loads(done.stdout)["schedules"]
     alone = json.loads(run_testbed(*words[:-3], "--json").stdout)["schedules"][0]
     assert row["predicted_s"] == pytest.approx(alone["predicted_s"], rel=1e-9), "a job alone does not drift"
+
+
+def test_the_iteration_that_is_drawn_is_one_that_every_job_has() -> None:
+    rows = [(0, 1, 1.0), (0, 2, 1.1), (1, 1, 2.4), (1, 2, 2.2), (1, 3, 2.0)]
+    measured = pd.DataFrame(rows, columns=["job", "iteration", "makespan_s"])
+    compared = [{"job": "a", "measured_s": 1.1}, {"job": "b", "measured_s": 2.0}]
+    assert typical_iteration(measured, compared, ["a", "b"]) == 2
