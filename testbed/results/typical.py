@@ -10,8 +10,10 @@ if TYPE_CHECKING:
 
 
 def typical_iteration(measured: pd.DataFrame, compared: Sequence[Mapping[str, Any]], jobs: Sequence[str]) -> int:
-    """Its number, of those that every job has. `measured` are the rows of iterations.parquet of a case that count, at least one, with `iteration`
-    and `makespan_s`; `compared` the case's entries of comparison.json; `jobs` names those of the run, () of one."""
+    """Its number, of those that every job has. `measured` are the rows of iterations.parquet of a case that count, at
+    least one, with `iteration` and `makespan_s`; `compared` the case's entries of comparison.json; `jobs` names those
+    of the run, () of one.
+    """
     medians_s = {jobs.index(row["job"]) if jobs else 0: row["measured_s"] for row in compared}
     far: dict[int, float] = {}
     having: dict[int, int] = {}

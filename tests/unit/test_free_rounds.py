@@ -155,8 +155,8 @@ def test_a_prediction_is_the_mean_of_the_iterations_that_count() -> None:
 
 def test_ranges_are_of_means_and_hold_the_prediction() -> None:
     """Two equal jobs begin at one instant: who comes first is chance, in every iteration."""
-    plan = planned(
-        *(job(f"a/{n}", f"b/{n}", iterations="6", warmup="1", message="900 kB", seed=str(n)) for n in (0, 1))
+    large = {"iterations": "6", "warmup": "1", "message": "900 kB"}
+    plan = planned(*(job(f"a/{n}", f"b/{n}", seed=str(n), **large) for n in (0, 1)))
     )
     plan = freely(replace(plan, jobs=tuple(replace(each, start_s=0.0) for each in plan.jobs)))
     (case,) = plan.cases
