@@ -91,9 +91,9 @@ def plan(
 
     Several workloads are jobs at the same time, on nodes of their own. The first schedules of all of them are one case,
     the second ones another, and so on; a workload with one schedule has it in every case. To be trained together they
-    need as many iterations (--iterations) and warm-ups, but with --rounds free. With --policy, every case takes the routes that a policy
-    chooses of those that the topology has; with several of them there is a case for each, so that one run measures them
-    all.
+    need as many iterations (--iterations) and warm-ups, but with --rounds free. With --policy, every case takes the
+    routes that a policy chooses of those that the topology has; with several of them there is a case for each, so that
+    one run measures them all.
     """
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve

@@ -157,7 +157,6 @@ def test_ranges_are_of_means_and_hold_the_prediction() -> None:
     """Two equal jobs begin at one instant: who comes first is chance, in every iteration."""
     large = {"iterations": "6", "warmup": "1", "message": "900 kB"}
     plan = planned(*(job(f"a/{n}", f"b/{n}", seed=str(n), **large) for n in (0, 1)))
-    )
     plan = freely(replace(plan, jobs=tuple(replace(each, start_s=0.0) for each in plan.jobs)))
     (case,) = plan.cases
     ranges = free_ranges(plan, case, loads_of_case(plan, case))
