@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.cli.adaptation_tables import what_it_brought
+from testbed.cli.goodput_tables import goodput_lines
 from testbed.cli.options import show
 from testbed.cli.run_tables import all_of, name_of, number_in, p95_columns, show_trusted, uncovered
 from testbed.cli.table_layout import Column, Section, fitted, indented
@@ -53,6 +54,8 @@ def print_answer(console: Console, run: Run, directory: Path, *, pages: int) -> 
             console.print(text, highlight=False, markup=False, soft_wrap=True)  # in one piece, to be copied
     if not run.complete:
         console.print(Text(what_is_missing(run), style="bold red"))
+    for line in goodput_lines(run.comparison.get("goodput", ())):
+        console.print(Text(line))
     if run.comparison.get("adaptation"):
         console.print(Text(what_it_brought(run.comparison["adaptation"])))
     if run.schedules:

@@ -19,6 +19,7 @@ GROUPS = {
         "noise over repetitions cell list claim predict-only allow-faster beside-mininet engine size",
         "Routes": "policy elephants-from detour enforce",
         "Events during training": "event lose arrive depart swap adapt rounds",
+        "Workers that fail": "checkpoint failure chaos",
         "Where it runs": "interface clock seed vm shaper host-priority wall-limit jobs ray source",
         "What is shown": "top details memory messages checks recheck order last json format quiet",
         "What is written": (

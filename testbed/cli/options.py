@@ -251,6 +251,31 @@ Adapt = Annotated[
         "the job's own times: ski-rental, never; options as in ski-rental,dwell=5.",
     ),
 ]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OPTIONS",
+        help="How the job saves its state, and what that takes: every=5,save=200 ms,restart=2 s (iterations from one "
+        "to the next, slots of saving and of a restart); every=10,save=0,restart=2 s is what it is without.",
+    ),
+]
+Failures = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--failure",
+        metavar="TEXT",
+        help="A worker that ends without a word, of the job's own time: `rank 2 at 3.2 s`. All workers are started "
+        "anew then, and go on from the last checkpoint. Repeatable.",
+    ),
+]
+ChaosOption = Annotated[
+    str | None,
+    typer.Option(
+        "--chaos",
+        metavar="OPTIONS",
+        help="The same by chance: mtbf=60 s,seed=3 (mean time between failures of the whole job).",
+    ),
+]
 
 
 class RoundsName(StrEnum):

@@ -53,6 +53,9 @@ class PlanOptions(NamedTuple):
     adapt: str | None = None
     robust: bool = False
     rounds: options.RoundsName | None = None
+    checkpoint: str | None = None
+    failure: Sequence[str] | None = None
+    chaos: str | None = None
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
@@ -78,6 +81,9 @@ def plan(
     swap: options.Swap = None,
     adapt: options.Adapt = None,
     rounds: options.Rounds = None,
+    checkpoint: options.Checkpoint = None,
+    failure: options.Failures = None,
+    chaos: options.ChaosOption = None,
     alone: options.Alone = False,
     clock: options.ClockOption = options.ClockName.real,
     seed: options.SeedOption = None,
@@ -98,7 +104,7 @@ def plan(
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, rounds
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, rounds, checkpoint, failure, chaos
     asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
@@ -247,6 +253,10 @@ def scheduled_and_routed(
         from testbed.adaptation.adapting_plan import with_adaptation
 
         plan = with_adaptation(plan, asked.adapt)
+    if asked.checkpoint or asked.failure or asked.chaos:
+        from testbed.goodput.recovering_plan import with_recovery
+
+        plan = with_recovery(plan, asked.checkpoint, asked.failure or (), asked.chaos)
     return _with_iterations(plan), remarks
 
 
@@ -254,7 +264,8 @@ def _refuse_beside_free(plan: Plan, asked: PlanOptions) -> None:
     """Raises BadInput for what jobs that run freely do not have yet."""
     from testbed.plan.free_rounds import require_free
 
-    beside = {"events": events_of(plan, asked), "--adapt": asked.adapt, "--alone": asked.alone}
+    beside: dict[str, object] = {"events": events_of(plan, asked), "--adapt": asked.adapt, "--alone": asked.alone}
+    beside |= {"--checkpoint": asked.checkpoint, "--failure": asked.failure, "--chaos": asked.chaos}
     require_free(plan, [name for name, given in beside.items() if given])
 
 

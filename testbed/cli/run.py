@@ -76,6 +76,9 @@ def run(
     swap: options.Swap = None,
     adapt: options.Adapt = None,
     rounds: options.Rounds = None,
+    checkpoint: options.Checkpoint = None,
+    failure: options.Failures = None,
+    chaos: options.ChaosOption = None,
     alone: options.Alone = False,
     vm: options.VmOption = False,
     clock: _Clock = None,
@@ -91,19 +94,17 @@ def run(
     With one argument, repeat a plan: plan.json, or a results directory with one in it. Several workloads are jobs that
     train at the same time; `testbed plan --help` says how their schedules meet.
     """
-    from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import resolve
     from testbed.results.destination import require_place
 
-    more = lose, arrive, depart, swap, alone, event, adapt, False, rounds
+    more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
-    name = plan.clock.name if clock is None else clock.value
-    number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
-    _require_sense(plan, control=control, guest=(guest := vm or name == "virtual"))
+    plan = planning.enforced(_clocked(plan, clock, seed), enforce)
+    guest = vm or plan.clock.name == "virtual"
+    _require_sense(plan, control=control, guest=guest)
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
-    plan = planning.enforced(resolve.with_clock(plan, PlannedClock(name, number)), enforce)
     resolve.require_trainable(plan)
     extras.require("train")
     capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
@@ -113,6 +114,16 @@ def run(
     plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
     request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
+
+
+def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> Plan:
+    """The plan on the clock that is asked for, else on its own."""
+    from testbed.plan.plan import Clock as PlannedClock
+    from testbed.planning.resolve import with_clock
+
+    name = plan.clock.name if clock is None else clock.value
+    number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
+    return with_clock(plan, PlannedClock(name, number))
 
 
 def _require_sense(plan: Plan, *, control: bool, guest: bool) -> None:

@@ -15,6 +15,7 @@ from testbed.cli.adaptation_tables import adaptation_tables
 from testbed.cli.event_tables import event_tables, link_event_tables
 from testbed.cli.fairness_tables import fairness_lines, fairness_tables
 from testbed.cli.full_scale_tables import full_scale_tables
+from testbed.cli.goodput_tables import goodput_tables
 from testbed.cli.plan_tables import proof_line
 from testbed.cli.table_layout import Column, Section, fitted, indented
 from testbed.grouping import grouped
@@ -75,6 +76,7 @@ def _times_of_run(
     yield from event_tables(document.get("events", ()), width)
     yield from link_event_tables(document.get("link_events", ()), width)
     yield from adaptation_tables(document.get("adaptation"))
+    yield from goodput_tables(document.get("goodput", ()), width)
     fairness = fairness_in(document)
     yield from fairness_tables(fairness, width)
     yield from map(Text, fairness_lines(fairness))

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, PlainSerializer, PlainValidator, with_config
 
 from testbed.pipeline.ir import Row, parse_action
 from testbed.plan.mesh import Mesh
+from testbed.plan.recovery import Recovery
 from testbed.plan.timeline import WrittenEvent
 from testbed.search.proof import Proof
 from testbed.spec.choice import ScheduleChoice
@@ -276,6 +277,8 @@ class Plan:
     and cases of the plan that it keeps."""
     rounds: Rounds = "together"
     """Whether an iteration of all jobs begins together, or each job begins its next one when it is done."""
+    recovery: Recovery | None = None
+    """None where no worker fails, and nothing is saved."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Schedules that were asked for and do not fit: by label, why there is no case with them."""
     format: Literal[3] = 3

@@ -16,6 +16,7 @@ from testbed.pipeline.validate import validate
 from testbed.plan import costs, events, routes
 from testbed.plan.network_state import NetworkState, network_at, planned
 from testbed.plan.plan import Case, Flow, Job, JobSchedule, Network, Plan, Route
+from testbed.planning.recoverable import require_recoverable
 from testbed.planning.upgrade import upgraded
 from testbed.planning.values import check_values
 from testbed.spec import document
@@ -46,8 +47,9 @@ def to_json(plan: Plan) -> str:
         del written["network"]["switches"]
     if plan.enforcement == "rules":
         del written["enforcement"]
-    if plan.elephants_from is None:
-        del written["elephants_from"]
+    for name in ("elephants_from", "recovery"):
+        if written[name] is None:
+            del written[name]
     if plan.rounds == "together":
         del written["rounds"]
     for job in written["jobs"]:
@@ -103,6 +105,7 @@ def check(plan: Plan, source: str) -> None:
         once.add(flow)
     least = plan.elephants_from
     require(least is None or 0 <= least < math.inf, source, "elephants_from", least, "0 bytes or more")
+    require_recoverable(plan, source, "recovery")
     labels = [case.label for case in plan.cases]
     require(len(set(labels)) == len(labels), source, "cases.label", labels, "a label for every case alone")
     events.check_events(plan, lambda number: (source, f"events.{number}"))

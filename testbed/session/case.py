@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.goodput.spans import Span, foretold
 from testbed.judge import fidelity, iterations, parameter_checks
 from testbed.lab import host_settings
 from testbed.lab.machine_witness import Witness
@@ -32,9 +33,10 @@ from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
 from testbed.session.event_player import ChangingLinks, EventPlayer, PlayedEvent
 from testbed.session.free_loop import FreeIterations
-from testbed.session.loop import Loop, start_margin_s
+from testbed.session.loop import Loop, Resumed, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.network_accounts import NetworkAccounts
+from testbed.session.recovering_rounds import RecoveringJob, RecoveringRounds, ReplacedWorkers
 from testbed.session.rounds import Round, WitnessedIterations, WitnessedRounds, task_of, timed_schedule
 from testbed.session.timers import TimedAction
 from testbed.trace.predictions import predicted_times_s
@@ -75,6 +77,8 @@ class Running:
     """Of a lab; None where nothing can change what the network is."""
     adaptation: RunningController | None = None
     """None where schedules are swapped as the plan says, and at no other time."""
+    workers: ReplacedWorkers | None = None
+    """Of a lab; None where a worker that fails cannot be replaced."""
 
 
 @dataclass
@@ -158,6 +162,8 @@ class TrainedCase:
     """What was counted meanwhile."""
     events: Sequence[PlayedEvent] = ()
     """What became of links, known when the whole training is over."""
+    spans: Sequence[Span] = ()
+    """What the only job did with its time, where its workers may fail."""
 
 
 class _Part(NamedTuple):
@@ -324,6 +330,7 @@ class _UnderWay:
         for index, part in enumerate(parts):  # while it grows
             if index:
                 change(self.plan, parts[index - 1].case, part.case)
+                assert isinstance(going, WitnessedRounds)  # of a plan whose workers fail a case is a training
                 going.swap(_swaps(parts[index - 1], part))
             running.network.begin()
             for ended in going:
@@ -342,13 +349,33 @@ class _UnderWay:
             iterations = {job.number: len(parts[index].phase.rounds) for job in part.jobs}
             counted = running.network.end(self.plan, part.case, iterations)
             results.add_links(part.case.label, counted.links)
-            done.append(TrainedCase(part.case, parts[index].phase, deadline, part.jobs, counted.evidence))
+            trained_case = TrainedCase(part.case, parts[index].phase, deadline, part.jobs, counted.evidence)
+            trained_case.spans = going.spans if isinstance(going, RecoveringRounds) else ()
+            done.append(trained_case)
         for ended_case in done:
             ended_case.events = [one for one in played if one.iteration in ended_case.phase.rounds]
             results.add_link_events(ended_case.case.label, [one._asdict() for one in ended_case.events])
         return done
 
-    def _rounds(self, deadline: Deadline, announce: Callable[[int, float], None]) -> WitnessedRounds:
+    def _rounds(self, deadline: Deadline, announce: Callable[[int, float], None]) -> WitnessedRounds | RecoveringRounds:
+        running, recovery = self.running, self.plan.recovery
+        if recovery is None:
+            return self._witnessed(deadline, announce, None)
+        ((job,),) = (part.jobs for part in self.parts)
+        assert running.workers is not None  # where they cannot be replaced, such a plan is refused
+        times_s = predicted_times_s(job.predicted, job.rounds)
+        spans = foretold(times_s.__getitem__, len(job.rounds), recovery)
+        begin = partial(self._resumed, deadline)
+        return RecoveringRounds(RecoveringJob(spans, begin, running.loop, running.workers, running.network, deadline))
+
+    def _resumed(
+        self, deadline: Deadline, resumed: Resumed | None, announce: Callable[[int, float], None]
+    ) -> WitnessedRounds:
+        return self._witnessed(deadline, announce, resumed)
+
+    def _witnessed(
+        self, deadline: Deadline, announce: Callable[[int, float], None], resumed: Resumed | None
+    ) -> WitnessedRounds:
         running, late_s = self.running, deadline.seconds / 2
         margin_s = max(start_margin_s(self.plan, part.case) for part in self.parts)
 
@@ -357,7 +384,7 @@ class _UnderWay:
             return [TimedAction(late_s, partial(running.reporter.note, line))]
 
         tasks = _tasks(self.plan, self.parts)
-        return WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted, announce)
+        return WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted, announce, resumed)
 
     def _events(self) -> list[PlacedEvent]:
         return [event for part in self.parts for event in part.events if event.round in part.phase.rounds]

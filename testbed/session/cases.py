@@ -21,6 +21,7 @@ from testbed.schedule.registry import Generated, generate_choice
 from testbed.session import event_report, message_costs
 from testbed.session.active_routes import Handled, require_same_choice
 from testbed.session.case import Running, TrainedCase, train
+from testbed.session.goodput_report import goodput_entry
 from testbed.session.judgement import JudgedCase, conclude, judge_cases
 from testbed.session.message_costs import MessageCosts
 from testbed.session.profile import profile
@@ -68,6 +69,7 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
     judged: list[JudgedCase] = []
     reports: list[dict[str, Any]] = []
     changes: list[dict[str, Any]] = []
+    goodput: list[dict[str, Any]] = []
     controls: list[ControlTimes] = []
     comparison: dict[str, Any] = {}
     for begins, *goes_on in trainings(plan.cases):
@@ -99,7 +101,9 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         results.save_json("manifest.json", manifest)
         judged += judge_cases(plan, done, profiled.rows if profiled else (), results)
         changes += [entry for ended in done for entry in event_report.links_report(plan, ended)]
+        goodput += [goodput_entry(plan, ended) for ended in done if plan.recovery is not None]
         of_events = {"events": reports} | ({"link_events": changes} if changes else {})
+        of_events |= {"goodput": goodput} if goodput else {}
         adaptation = {} if running.adaptation is None else {"adaptation": running.adaptation.document}
         comparison = conclude(plan, judged, {**session.identity, **of_events, **adaptation}, results)
     if not judged:

@@ -13,17 +13,18 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from testbed.errors import RunFailed
 from testbed.grouping import grouped
 from testbed.plan.plan import Case, Plan
+from testbed.plan.recovery import Failure
 from testbed.plan.traffic import notices_round_trip_s, notices_s
 from testbed.session.deadlines import Deadline
 from testbed.session.timers import TimedAction, Timers
 from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTask, require_same_stages
 from testbed.train.connected_workers import ConnectedWorkers
-from testbed.train.protocol import Done, Go, Leave, PostReceives, Prepare, Ready, SwapSchedule, WorldSpec
+from testbed.train.protocol import Done, FailAt, Go, Leave, PostReceives, Prepare, Ready, SwapSchedule, WorldSpec
 
 START_MARGIN_S = 5e-3
 """The common start of an iteration lies this far ahead, so that every worker has heard of it."""
@@ -90,13 +91,15 @@ class Loop:
         margin_s: float = START_MARGIN_S,
         timed: Callable[[int], Sequence[TimedAction]] = lambda number: (),
         announce: Callable[[int, float], None] = lambda number, start_s: None,
+        resumed: Resumed | None = None,
     ) -> Rounds:
         """Training, to be iterated over: `deadline` is for one iteration, which is announced `margin_s` ahead.
 
         `timed` says what is done during the round of a number, unless that ends before; `announce` is told of every
-        round that is about to begin, and of the instant of the monotonic clock.
+        round that is about to begin, and of the instant of the monotonic clock. Workers that have not trained yet go on
+        from what is `resumed`.
         """
-        return Rounds(self, tasks, deadline, margin_s, timed, announce)
+        return Rounds(self, tasks, deadline, margin_s, timed, announce, resumed)
 
     def ask(self, messages: Mapping[int, object], deadline: Deadline, what: str) -> None:
         """Tell every worker of some jobs to do `what`, and wait until all of these are Ready. Raises RunFailed."""
@@ -176,6 +179,15 @@ class Loop:
         raise RunFailed(f"{who} did not {what} within {deadline}{self.launchers[number].log(rank)}")
 
 
+class Resumed(NamedTuple):
+    """What workers that are new to a training of one job go on from."""
+
+    round: int
+    """The next one."""
+    directory: str | None
+    """Of SaveState; None: from the beginning."""
+
+
 class Rounds:
     """Training, round by round: yields, for every job, the records of its ranks in order; [] where it has no part.
 
@@ -192,12 +204,16 @@ class Rounds:
         margin_s: float,
         timed: Callable[[int], Sequence[TimedAction]],
         announce: Callable[[int, float], None],
+        resumed: Resumed | None,
     ) -> None:
         """See Loop.run."""
         self._announce = announce
         self._loop, self._tasks, self._deadline, self._margin_s, self._timed = loop, tasks, deadline, margin_s, timed
         self._schedules = [task.begins_with for task in tasks]
-        self._next = 0
+        self._resumed = resumed
+        self._next = 0 if resumed is None else resumed.round
+        self.fails: Failure | None = None
+        """A worker that is to fail in the next round, so long after its beginning."""
 
     def __iter__(self) -> Rounds:
         return self
@@ -207,9 +223,13 @@ class Rounds:
         if number >= max(_rounds_of(task).stop for task in self._tasks):
             raise StopIteration
         tasks = {job: task for job, task in enumerate(self._tasks) if number in _rounds_of(task)}
-        new = {job: task for job, task in tasks.items() if task.joins == number}
+        goes_on = self._resumed is not None and number == self._resumed.round
+        new = {job: task for job, task in tasks.items() if task.joins == number or goes_on}
         if new:
-            prepare = {job: Prepare(replace(task, begins_with=self._schedules[job])) for job, task in new.items()}
+            saved = self._resumed.directory if self._resumed is not None and goes_on else None
+            prepare = {
+                job: Prepare(replace(task, begins_with=self._schedules[job]), saved) for job, task in new.items()
+            }
             self._loop.ask(prepare, self._deadline, "prepare")
         names = ", ".join(dict.fromkeys(self._schedules[job].schedule.name for job in tasks))
         # not by each rank as it ends: its notices would cross slow links ahead of others' last messages
@@ -220,8 +240,10 @@ class Rounds:
         start_s = time.monotonic_ns() * 1e-9 + self._margin_s + reach_s
         self._announce(number, start_s)
         what = f"finish iteration {number} of {names}"
+        fails = None if self.fails is None else FailAt(self.fails.rank, start_s + self.fails.at_s)
+        self.fails = None
         for job, task in tasks.items():
-            self._loop.tell(job, Go(number - task.joins, start_s + task.start_s), what)
+            self._loop.tell(job, Go(number - task.joins, start_s + task.start_s, fails), what)
         at_work, timers = [job in tasks for job in range(len(self._tasks))], Timers(self._timed(number), start_s)
         done = self._loop.gather(Done, self._deadline, what, at_work, timers)
         self._next += 1

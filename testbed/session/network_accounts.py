@@ -30,6 +30,12 @@ class NetworkAccounts(Protocol):
     def begin(self) -> None:
         """A case begins."""
 
+    def mark(self) -> None:
+        """What is counted until now is the case's."""
+
+    def leave_out(self) -> None:
+        """What was counted since the last mark is not; as `mark` from here on."""
+
     def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
         """It is over, after so many iterations of each job at work, by its number."""
 
@@ -40,24 +46,43 @@ class _LabCounts(NamedTuple):
     links: Sequence[LinkCounters]
     tcp: Mapping[str, int]
 
+    def since(self, earlier: _LabCounts) -> _LabCounts:
+        """What was added after `earlier`."""
+        links = [after.since(then) for after, then in zip(self.links, earlier.links, strict=True)]
+        return _LabCounts(links, {name: count - earlier.tcp.get(name, 0) for name, count in self.tcp.items()})
+
 
 class LabAccounts:
     """Those of a lab."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self._before = _LabCounts((), {})
+        self._before = self._marked = _LabCounts((), {})
+        self._left_out: list[_LabCounts] = []
 
     def begin(self) -> None:
         """See NetworkAccounts."""
-        self._before = self._counts(reset_peaks=True)
+        self._before = self._marked = self._counts(reset_peaks=True)
+        self._left_out = []
+
+    def mark(self) -> None:
+        """See NetworkAccounts."""
+        self._marked = self._counts()
+
+    def leave_out(self) -> None:
+        """See NetworkAccounts."""
+        now = self._counts()
+        self._left_out.append(now.since(self._marked))
+        self._marked = now
 
     def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
         """See NetworkAccounts."""
-        before, now = self._before, self._counts()
-        links = [after.since(then) for after, then in zip(now.links, before.links, strict=True)]
+        counted = self._counts().since(self._before)
+        for part in self._left_out:
+            counted = counted.since(part)
+        links = counted.links
         rows = [link_row(row, carried) for row, carried in zip(links, _of_all(plan, case, iterations), strict=True)]
-        tcp = {name: count - before.tcp.get(name, 0) for name, count in now.tcp.items()}
+        tcp = counted.tcp
         evidence = NetworkEvidence(
             drops=sum(row.dropped + (row.lost or 0) for row in links),
             retransmits=tcp.get(RETRANSMITS, 0),

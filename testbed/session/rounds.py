@@ -12,10 +12,11 @@ from testbed.model.lower import Load
 from testbed.pipeline.ir import Schedule
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Job
+from testbed.plan.recovery import Failure
 from testbed.planning.drawn_iterations import is_uniform
 from testbed.session.deadlines import Deadline
 from testbed.session.free_loop import FreeIterations
-from testbed.session.loop import START_MARGIN_S, Loop
+from testbed.session.loop import START_MARGIN_S, Loop, Resumed
 from testbed.session.timers import TimedAction
 from testbed.thresholds import COMPARED_ITERATIONS
 from testbed.trace.tables import Trace
@@ -104,10 +105,11 @@ class WitnessedRounds:
         margin_s: float = START_MARGIN_S,
         timed: Callable[[int], Sequence[TimedAction]] = lambda number: (),
         announce: Callable[[int, float], None] = lambda number, start_s: None,
+        resumed: Resumed | None = None,
     ) -> None:
         """See Loop.run."""
         self._jobs, self._witness = list(tasks), witness
-        self._rounds = loop.of(self._jobs).run(list(tasks.values()), deadline, margin_s, timed, announce)
+        self._rounds = loop.of(self._jobs).run(list(tasks.values()), deadline, margin_s, timed, announce, resumed)
 
     def __iter__(self) -> WitnessedRounds:
         return self
@@ -116,6 +118,10 @@ class WitnessedRounds:
         before = self._witness.read()
         records = next(self._rounds)
         return Round(dict(zip(self._jobs, records, strict=True)), self._witness.read().since(before))
+
+    def fail(self, failure: Failure) -> None:
+        """Have a worker fail in the next round, so long after its beginning."""
+        self._rounds.fails = failure
 
     def swap(self, schedules: Mapping[int, TimedSchedule]) -> None:
         """Have jobs, by their numbers, go on with another schedule from the next round on; see Rounds.swap."""

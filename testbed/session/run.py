@@ -31,6 +31,7 @@ from testbed.session.cases import StartedSession, asked_of, identity_of, train_c
 from testbed.session.loop import Loop
 from testbed.session.network_accounts import LabAccounts
 from testbed.session.pinning import Pinning, keep_on, pinning
+from testbed.session.recovering_rounds import LabWorkers
 from testbed.session.references import References
 from testbed.session.standing_lab import StandingLab
 from testbed.session.world import worlds_of
@@ -147,7 +148,8 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
     witness.watch(lab.carriers())
     real_time = all(world.real_time for world in worlds)
     adaptation = None if plan.adaptation is None else AdaptingLab(plan, lab)
-    shared = live.ranges, lab, adaptation
+    workers = LabWorkers(live.standing, live.loop, worlds[0], connecting)
+    shared = live.ranges, lab, adaptation, workers
     running = Running(LabAccounts(lab), live.loop, live.results, reporter, real_time, witness, *shared)
     without_shaping = partial(control.measure, running, lab) if live.options.control else None
     return StartedSession(running, routes, live.identity, manifest, without_shaping)

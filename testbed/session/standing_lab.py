@@ -55,6 +55,16 @@ class StandingLab:
             and all_kept(plan, kept_references)
         )
 
+    def replace_workers(self, loop: Loop, world: WorldSpec, deadline: Deadline) -> None:
+        """End those of the only job, of which one has failed, and have new ones join a world. Raises RunFailed."""
+        (failed,) = self.launchers
+        failed.end()
+        launcher = self._stack.enter_context(Launcher(failed.n_ranks))
+        self.launchers = [launcher]
+        loop.launchers = self.launchers
+        launcher.imported()
+        loop.start([world], deadline)
+
     def leave(self) -> None:
         """End what its workers have to do with each other, before another plan that it suits. Raises RunFailed.
 

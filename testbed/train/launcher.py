@@ -23,6 +23,8 @@ from testbed.train.connected_workers import ConnectedWorkers
 
 IMPORT_DEADLINE_S = 300.0
 _ANSWER_MARGIN_S = 10.0
+_FAILURE_DEADLINE_S = 60.0
+"""For a worker that is to fail, and for those that lose their connections by that."""
 _LOG_LINES = 20
 _POLL_S = 5e-3
 _FORK_SERVER_DIED = "the process that holds the workers died"
@@ -117,7 +119,7 @@ class Launcher(ConnectedWorkers):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            for worker in self.workers:
+            for worker in (each for each in self.workers if not each.closed):
                 with contextlib.suppress(BrokenPipeError):  # its container has ended already, and it with it
                     worker.send(protocol.Stop())
         for connection in (self.fork_server, *self.workers):
@@ -127,6 +129,31 @@ class Launcher(ConnectedWorkers):
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+    def await_failure(self, rank: int) -> None:
+        """Return when a worker has failed by a timer of its own. Raises RunFailed when it does not, or another one was
+        killed."""
+        until = time.monotonic() + _FAILURE_DEADLINE_S
+        while rank not in self._ended:
+            if not self.fork_server.poll(max(0.0, until - time.monotonic())):
+                raise RunFailed(f"{self.called(rank)} did not fail within {_FAILURE_DEADLINE_S:g} s of its time")
+            self._hear(self.fork_server)
+        killed = {rank: -status for rank, status in self._ended.items() if status < 0}
+        if killed != {rank: signal.SIGALRM}:
+            raise RunFailed(f"{self.called(rank)} was to fail, and not what did: ranks and signals {killed}")
+
+    def end(self) -> None:
+        """End all workers, of which one has failed: the others lose their connections. Raises RunFailed."""
+        for worker in self.workers:
+            worker.close()
+        until = time.monotonic() + _FAILURE_DEADLINE_S
+        while len(self._ended) < self.n_ranks:
+            if not self.fork_server.poll(max(0.0, until - time.monotonic())):
+                left = [rank for rank in range(self.n_ranks) if rank not in self._ended]
+                raise RunFailed(f"{self.called(*left)} did not end within {_FAILURE_DEADLINE_S:g} s of a failure")
+            self._hear(self.fork_server)
+        self.fork_server.close()
+        self.process.wait(timeout=_FAILURE_DEADLINE_S)
 
     def imported(self) -> float:
         """Wait until torch is imported; returns how long that took, in s."""

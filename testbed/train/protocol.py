@@ -104,10 +104,28 @@ class Exited:
 
 
 @dataclass(frozen=True)
+class FailAt:
+    """A worker ends without a word, at an instant of the monotonic clock."""
+
+    rank: int
+    at_s: float
+
+
+@dataclass(frozen=True)
 class Prepare:
     """Begin a training: draw its weights, and post its first receives."""
 
     task: TrainingTask
+    saved: str | None = None
+    """The directory of a SaveState; the training goes on from there."""
+
+
+@dataclass(frozen=True)
+class SaveState:
+    """Write what is trained so far into a directory that is there; answered by Ready. Told between two iterations."""
+
+    directory: str
+    fails: FailAt | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +151,7 @@ class Go:
 
     iteration: int
     start_s: float
+    fails: FailAt | None = None
 
 
 @dataclass(frozen=True)

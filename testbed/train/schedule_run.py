@@ -131,9 +131,9 @@ class ScheduleRun:
                 self.messages.post(message, iteration)
 
     def prepare(self) -> None:
-        """Post the receives of the first two iterations."""
-        self.post_receives(0)
-        self.post_receives(1)
+        """Post the receives of the first two iterations to come."""
+        for iteration in (self.state.iteration, self.state.iteration + 1):
+            self.post_receives(iteration)
 
     def iterate(self, iteration: int, start_s: float) -> IterationRecord:
         """Run the row once, beginning at `start_s` on the monotonic clock or in its turn, then step the optimizer.

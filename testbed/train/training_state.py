@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -197,6 +198,29 @@ class TrainingState:
 
     def _fingerprints(self, *of: str) -> list[Fingerprint]:
         return [one for held in self._held() for what in of for one in fingerprints(held, self.iteration, what)]
+
+    def save(self, directory: Path) -> None:
+        """Write weights, optimizer and how far training has come into a file of this rank in a directory."""
+        saved = {
+            "iteration": self.iteration,
+            "layers": {index: stage.layers.state_dict() for index, stage in self.stages.items()},
+            "optimizer": self.optimizer.state_dict(),
+        }
+        torch.save(saved, self._file(directory))
+
+    def load(self, directory: Path) -> None:
+        """Go on from what `save` wrote there, of the same task and rank, in another process maybe.
+
+        Raises OSError, or RuntimeError where something else was saved.
+        """
+        saved = torch.load(self._file(directory), weights_only=True)
+        for index, stage in self.stages.items():
+            stage.layers.load_state_dict(saved["layers"][index])  # in place: shards are views of them
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.iteration = saved["iteration"]
+
+    def _file(self, directory: Path) -> Path:
+        return directory / f"rank{self.rank}.pt"
 
     def close(self) -> None:
         """End what it has started; it is not used again."""

@@ -23,7 +23,7 @@ from testbed.train import protocol
 from testbed.train.connections import segments_sent_again
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
-from testbed.train.pacing import needed_spin_s
+from testbed.train.pacing import needed_spin_s, now_s
 from testbed.train.peer_store import TCP, connected
 from testbed.train.rank_witness import Accounts
 from testbed.train.schedule_run import RankProcess, ScheduleRun
@@ -33,6 +33,8 @@ from testbed.train.training_state import TrainingState
 _WARMUP_TAG = 1 << 24
 """Times the most streams there may be, it still is a tag."""
 _PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
+_SOONEST_S = 1e-6
+"""A timer of 0 s is none."""
 
 
 def become_worker(
@@ -165,13 +167,16 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
     while True:
         message = launcher.recv()
         match message:
-            case protocol.Prepare(task):
+            case protocol.Prepare(task, saved):
                 if run is not None:
                     run.state.close()
                     run = None
                 _show(world.first_rank + rank, "prepare")
                 gc.collect()
-                run = ScheduleRun(TrainingState(task, rank, corpus, at.messaging, groups), task.begins_with, process)
+                state = TrainingState(task, rank, corpus, at.messaging, groups)
+                if saved is not None:
+                    state.load(Path(saved))
+                run = ScheduleRun(state, task.begins_with, process)
                 run.prepare()
                 launcher.send(protocol.Ready(rank))
             case protocol.SwapSchedule(timed):
@@ -180,8 +185,13 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
             case protocol.PostReceives(iteration):
                 _prepared(run, message).post_receives(iteration)
                 launcher.send(protocol.Ready(rank))
-            case protocol.Go(iteration, start_s):
+            case protocol.SaveState(directory, fails):
+                _fail(rank, fails)
+                _prepared(run, message).state.save(Path(directory))
+                launcher.send(protocol.Ready(rank))
+            case protocol.Go(iteration, start_s, fails):
                 _show(world.first_rank + rank, f"it {iteration}")
+                _fail(rank, fails)
                 launcher.send(protocol.Done(_prepared(run, message).iterate(iteration, start_s)))
             case protocol.CountResent():
                 launcher.send(protocol.Resent(segments_sent_again()))
@@ -193,6 +203,12 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
                 return False
             case other:
                 raise TypeError(f"not a message for a worker: {other!r}")
+
+
+def _fail(rank: int, fails: protocol.FailAt | None) -> None:
+    """Have the kernel end this process at the instant that is its to fail: by SIGALRM, which nothing here handles."""
+    if fails is not None and fails.rank == rank:
+        signal.setitimer(signal.ITIMER_REAL, max(_SOONEST_S, fails.at_s - now_s()))
 
 
 def _prepared(run: ScheduleRun | None, request: object) -> ScheduleRun:

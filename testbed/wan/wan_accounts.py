@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from testbed.errors import RunFailed
 from testbed.judge.fidelity import ClockEvidence, NetworkEvidence
 from testbed.lab.machine_witness import MachineCounts
 from testbed.plan.plan import Case, Plan
@@ -51,6 +52,13 @@ class WanAccounts:
         """See NetworkAccounts. Raises RunFailed."""
         self._resent, self._contradictions = self._count(), self._keepers.contradictions
         self._worst_s, self._compared = 0.0, None
+
+    def mark(self) -> None:
+        """See NetworkAccounts: all that is counted is the case's."""
+
+    def leave_out(self) -> None:
+        """See NetworkAccounts. Raises RunFailed: machines of their own are not started anew."""
+        raise RunFailed("workers on machines of their own cannot be replaced")
 
     def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
         """See NetworkAccounts: what the ranks' own TCP has sent again is all that tells of loss. Raises RunFailed."""

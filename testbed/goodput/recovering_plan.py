@@ -1,0 +1,134 @@
+"""A plan whose workers fail while a lab trains its job, as the command line has it.
+
+--checkpoint "every=5,save=200 ms,restart=2 s"     iterations between two checkpoints, and what they take
+--chaos "mtbf=60 s,seed=3"                         failures by chance
+--failure "rank 2 at 3.2 s"                        one failure
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple
+
+from testbed.errors import BadInput
+from testbed.goodput.spans import Span, foretold
+from testbed.plan.events import trained, trainings
+from testbed.plan.plan import Case, Plan
+from testbed.plan.recovery import (
+    LATEST_FAILURE_S,
+    MOST_FAILURES,
+    MOST_SLOT_S,
+    Checkpoints,
+    Failure,
+    Recovery,
+    drawn_failures,
+)
+from testbed.planning.prediction import parts_of, predict_training
+from testbed.planning.recoverable import require_recoverable
+from testbed.trace.predictions import predicted_times_s
+from testbed.units import TIME, parse
+
+CHECKPOINT, CHAOS, FAILURE = "--checkpoint", "--chaos", "--failure"
+_MOST_DIGITS = 9
+_EVERY = {"every": "10", "save": "0", "restart": "2 s"}
+
+
+class Chaos(NamedTuple):
+    """Failures by chance."""
+
+    mtbf_s: float
+    """Mean time between failures of the whole job."""
+    seed: int
+
+
+def read_checkpoints(text: str) -> Checkpoints:
+    """What --checkpoint says. Raises BadInput."""
+    given = _EVERY | _options(CHECKPOINT, text, tuple(_EVERY))
+    every = _number(CHECKPOINT, "every", given["every"])
+    if every < 1:
+        raise BadInput.of(CHECKPOINT, "every", given["every"], "1 iteration or more")
+    return Checkpoints(every, *(_time(CHECKPOINT, name, given[name], 0.0, MOST_SLOT_S) for name in ("save", "restart")))
+
+
+def read_chaos(text: str) -> Chaos:
+    """What --chaos says. Raises BadInput."""
+    given = _options(CHAOS, text, ("mtbf", "seed"))
+    if "mtbf" not in given:
+        raise BadInput.of(CHAOS, "mtbf", text, "mtbf=60 s, the mean time between failures; seed=3 behind a comma")
+    mtbf_s = _time(CHAOS, "mtbf", given["mtbf"], 1e-3, LATEST_FAILURE_S)
+    return Chaos(mtbf_s, _number(CHAOS, "seed", given.get("seed", "1")))
+
+
+def read_failure(text: str) -> Failure:
+    """What --failure says. Raises BadInput."""
+    match = re.fullmatch(rf"rank ([0-9]{{1,{_MOST_DIGITS}}}) at (.+)", " ".join(text.split()))
+    if match is None:
+        expected = "rank 2 at 3.2 s, of the job's own time, in which it also saves and restarts"
+        raise BadInput.of(FAILURE, "option", text, expected)
+    return Failure(int(match[1]), _time(FAILURE, "at", match[2], 0.0, LATEST_FAILURE_S))
+
+
+def _options(option: str, text: str, known: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or name not in known or name in found:
+            raise BadInput.of(option, "option", part, f"{', '.join(known)}, each once at most, as in {known[0]}=...")
+        found[name] = value
+    return found
+
+
+def _number(option: str, name: str, text: str) -> int:
+    if not (text.isdecimal() and text.isascii() and len(text) <= _MOST_DIGITS):
+        raise BadInput.of(option, name, text, "a whole number")
+    return int(text)
+
+
+def _time(option: str, name: str, text: str, least_s: float, most_s: float) -> float:
+    try:
+        seconds = 0.0 if text == "0" else parse(text, TIME, "a time")
+    except ValueError as error:
+        raise BadInput.of(option, name, text, str(error)) from error
+    if not least_s <= seconds <= most_s:
+        raise BadInput.of(option, name, text, f"a time from {least_s:g} to {most_s:g} s")
+    return seconds
+
+
+def with_recovery(plan: Plan, checkpoint: str | None, failures: Sequence[str], chaos: str | None) -> Plan:
+    """The plan with what is asked for; as it is where that is nothing.
+
+    Of failures by chance it has those that come while any of its cases is trained. Raises BadInput, also for what
+    cannot be beside that.
+    """
+    asked = next((text for text in (checkpoint, *failures, chaos) if text is not None), None)
+    if asked is None:
+        return plan
+    option = CHECKPOINT if checkpoint is not None else FAILURE if failures else CHAOS
+    checkpoints = read_checkpoints("every=10" if checkpoint is None else checkpoint)
+    named = sorted(map(read_failure, failures), key=lambda failure: failure.at_s)
+    found = replace(plan, recovery=Recovery(checkpoints, tuple(named)))
+    require_recoverable(found, option, "option")
+    if chaos is None:
+        return found
+    drawn = read_chaos(chaos)
+    ranks = plan.jobs[0].mesh.size
+    by_chance = islice(drawn_failures(drawn.mtbf_s, LATEST_FAILURE_S, ranks, drawn.seed), MOST_FAILURES)
+    every = sorted([*named, *by_chance], key=lambda failure: failure.at_s)
+    whole = replace(plan, recovery=Recovery(checkpoints, tuple(every[:MOST_FAILURES])))
+    ends_s = max(spans_of_case(whole, case)[-1].end_s for case in plan.cases)
+    came = tuple(failure for failure in every if failure.at_s < ends_s)
+    if len(came) >= MOST_FAILURES:
+        raise BadInput.of(CHAOS, "option", chaos, f"fewer than {MOST_FAILURES} failures while a case is trained")
+    return replace(plan, recovery=Recovery(checkpoints, came))
+
+
+def spans_of_case(plan: Plan, case: Case) -> list[Span]:
+    """What the job of a plan whose workers fail does with its time, as the model has it."""
+    assert plan.recovery is not None
+    (predicted,) = parts_of(plan, case, predict_training(plan, case).trace)
+    rounds = next(trained(plan, cases, 0) for cases in trainings(plan.cases) if case in cases)
+    times_s = predicted_times_s(predicted, rounds)
+    return foretold(times_s.__getitem__, len(rounds), plan.recovery)

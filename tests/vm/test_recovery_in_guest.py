@@ -1,0 +1,73 @@
+"""Workers that really fail on the virtual clock, in an iteration, while saving and while restarting: what is trained is
+what one process trains, and the time goes where it was foretold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from one_boot import MARKS, Asked, Measured, planned
+
+from testbed.goodput.recovering_plan import spans_of_case
+from testbed.goodput.spans import Spending
+from testbed.thresholds import MODEL_SHARE
+
+pytestmark = MARKS
+
+NETWORK, JOB = "two-dc-longhaul", "tiny-gpt-pp4"
+REPLICAS = ("parallelism.data=2", "parallelism.pipeline=2", "microbatches=5", "receives=late")
+TENSOR = ("parallelism.tensor=2", "parallelism.pipeline=2", "microbatches=3")
+
+
+def words(*failures: str, settings: tuple[str, ...] = ("microbatches=4",), save: str = "100 ms") -> list[str]:
+    found = ["--schedule", "zb-h1", "--iterations", "5", "--set", "warmup=1"]
+    found += ["--checkpoint", f"every=2,save={save},restart=3 s"]
+    found += [word for setting in settings for word in ("--set", setting)]
+    return found + [word for failure in failures for word in ("--failure", failure)]
+
+
+def asked(place: Path) -> dict[str, Asked]:
+    return {
+        "pipeline": Asked(planned(place, NETWORK, JOB, *words("rank 2 at 1.0 s", "rank 0 at 1.9 s"))),
+        "replicas": Asked(planned(place, NETWORK, JOB, *words("rank 3 at 1.7 s", settings=REPLICAS))),
+        "tensor": Asked(planned(place, NETWORK, JOB, *words("rank 1 at 1.3 s", settings=TENSOR))),
+        # the first checkpoint is never whole: everything is trained again
+        "while saving": Asked(planned(place, NETWORK, JOB, *words("rank 1 at 1.2 s", save="800 ms"))),
+    }
+
+
+@pytest.mark.parametrize("name", ["pipeline", "replicas", "tensor", "while saving"])
+def test_what_is_kept_is_trained_as_by_one_process_and_as_predicted(
+    measured: Mapping[str, Measured], name: str
+) -> None:
+    (row,) = measured[name].document["schedules"]
+    assert row["trusted"], row["reasons"]
+    assert abs(row["error"]) <= MODEL_SHARE.value
+    against_one = [check for check in row["checks"] if check["question"].endswith(("off one process's", "one by one"))]
+    assert against_one
+    assert all(check["ok"] for check in against_one)
+
+
+@pytest.mark.parametrize("name", ["pipeline", "replicas", "tensor", "while saving"])
+def test_time_goes_where_it_was_foretold(measured: Mapping[str, Measured], name: str) -> None:
+    plan, (entry,) = measured[name].plan, measured[name].document["goodput"]
+    expected = spans_of_case(plan, plan.cases[0])
+    whole = [span for span in expected if span.what is not Spending.RESTART or span.failure is None]
+    assert [(one["what"], one["iteration"]) for one in entry["spans"]] == [(s.what.value, s.iteration) for s in whole]
+    assert entry["failures"] == len(plan.recovery.failures) > 0  # type: ignore[union-attr]
+    assert entry["measured"]["goodput"] == pytest.approx(entry["predicted"]["goodput"], rel=MODEL_SHARE.value)
+    assert entry["measured"]["restarting_s"] == pytest.approx(entry["predicted"]["restarting_s"], abs=1e-4)
+
+
+def failed_in(entry: Mapping[str, Any]) -> list[str]:
+    return [span["what"] for span in entry["spans"] if "failed_rank" in span]
+
+
+def test_failures_fall_where_they_should(measured: Mapping[str, Measured]) -> None:
+    found = {name: failed_in(one.document["goodput"][0]) for name, one in measured.items()}
+    assert found == {"pipeline": ["train"], "replicas": ["train"], "tensor": ["train"], "while saving": ["save"]}
+    (entry,) = measured["pipeline"].document["goodput"]
+    assert entry["failures"] == 2, "the other one came while it restarted, which then took longer"
+    assert entry["measured"]["restarting_s"] > 3.5
