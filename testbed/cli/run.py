@@ -101,8 +101,7 @@ def run(
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
-    guest = vm or plan.clock.name == "virtual"
-    _require_sense(plan, control=control, guest=guest)
+    _require_sense(plan, control=control, guest=(guest := vm or plan.clock.name == "virtual"))
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
     resolve.require_trainable(plan)
