@@ -17,7 +17,7 @@ from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.judge.comparison import jobs_of
 from testbed.plan.events import at_work
 from testbed.plan.plan import Plan
-from testbed.planning.drawn_iterations import phase_of
+from testbed.planning.free_training import own_phase_of
 from testbed.planning.prediction import parts_of, predict_training
 from testbed.planning.resolve import require_trainable
 from testbed.planning.schedules import candidates, choices_in_cases, with_schedules
@@ -151,10 +151,11 @@ def _figures(plan: Plan) -> list[Figures]:
     """What the model says of every case, job by job at work."""
     figures = []
     for case in plan.cases:
-        parts, rounds = parts_of(plan, case, predict_training(plan, case).trace), phase_of(plan, case).measured
+        parts = parts_of(plan, case, predict_training(plan, case).trace)
         for number, part in zip(at_work(plan, case), parts, strict=True):
             name = plan.jobs[number].name if len(plan.jobs) > 1 else ""
-            found = predicted_summary(part, rounds)
+            rounds = own_phase_of(plan, case, number).measured
+            found = predicted_summary(part, rounds, mean=plan.rounds == "free")
             figures.append(Figures(case.label, found.makespan_s, found.bubble_ratio, max(found.peaks), job=name))
     return figures
 

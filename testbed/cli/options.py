@@ -277,6 +277,22 @@ ChaosOption = Annotated[
         help="The same by chance: mtbf=60 s,seed=3 (mean time between failures of the whole job).",
     ),
 ]
+
+
+class RoundsName(StrEnum):
+    """When a job begins its next iteration."""
+
+    together = "together"
+    free = "free"
+
+
+Rounds = Annotated[
+    RoundsName | None,
+    typer.Option(
+        help="together: an iteration of every job begins at once, when all have ended theirs (default); free: each job "
+        "begins its next one when it is done itself.",
+    ),
+]
 Alone = Annotated[
     bool,
     typer.Option(

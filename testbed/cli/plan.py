@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -51,6 +52,7 @@ class PlanOptions(NamedTuple):
     event: Sequence[str] | None = None
     adapt: str | None = None
     robust: bool = False
+    rounds: options.RoundsName | None = None
     checkpoint: str | None = None
     failure: Sequence[str] | None = None
     chaos: str | None = None
@@ -78,6 +80,7 @@ def plan(
     depart: options.Depart = None,
     swap: options.Swap = None,
     adapt: options.Adapt = None,
+    rounds: options.Rounds = None,
     checkpoint: options.Checkpoint = None,
     failure: options.Failures = None,
     chaos: options.ChaosOption = None,
@@ -94,21 +97,21 @@ def plan(
 
     Several workloads are jobs at the same time, on nodes of their own. The first schedules of all of them are one case,
     the second ones another, and so on; a workload with one schedule has it in every case. To be trained together they
-    need as many iterations (--iterations) and warm-ups. With --policy, every case takes the routes that a policy
-    chooses of those that the topology has; with several of them there is a case for each, so that one run measures them
-    all.
+    need as many iterations (--iterations) and warm-ups, but with --rounds free. With --policy, every case takes the
+    routes that a policy chooses of those that the topology has; with several of them there is a case for each, so that
+    one run measures them all.
     """
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, checkpoint, failure, chaos
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, rounds, checkpoint, failure, chaos
     asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
     clocked = PlannedClock(clock.value, options.seed_of(seed, virtual=clock is options.ClockName.virtual))
     made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations, events=event or [])
-    made = enforced(resolve.with_clock(made, clocked), enforce)
+    made = enforced(resolve.with_clock(_in_rounds(made, rounds), clocked), enforce)
     made, remarks = scheduled_and_routed(made, asked, workloads, quiet=quiet, strict=strict)
     write_output(out, file.to_json(made), "--out")
     _show(made, out, remarks, as_json=as_json)
@@ -240,6 +243,8 @@ def scheduled_and_routed(
     )
     if to_train:
         require_trainable(plan)
+    if plan.rounds == "free":
+        _refuse_beside_free(plan, asked)
     plan, remarks = routed(plan, routing, quiet=quiet)
     if asked.adapt is not None:
         from testbed.adaptation.adapting_plan import with_adaptation
@@ -249,7 +254,28 @@ def scheduled_and_routed(
         from testbed.goodput.recovering_plan import with_recovery
 
         plan = with_recovery(plan, asked.checkpoint, asked.failure or (), asked.chaos)
-    return plan, remarks
+    return _with_iterations(plan), remarks
+
+
+def _refuse_beside_free(plan: Plan, asked: PlanOptions) -> None:
+    """Raises BadInput for what jobs that run freely do not have yet."""
+    from testbed.plan.free_rounds import require_free
+
+    beside: dict[str, object] = {"events": events_of(plan, asked), "--adapt": asked.adapt, "--alone": asked.alone}
+    beside |= {"--checkpoint": asked.checkpoint, "--failure": asked.failure, "--chaos": asked.chaos}
+    require_free(plan, [name for name, given in beside.items() if given])
+
+
+def _in_rounds(plan: Plan, rounds: options.RoundsName | None) -> Plan:
+    """The plan whose jobs begin their iterations as asked; policies choose for that."""
+    return replace(plan, rounds="free") if rounds is options.RoundsName.free else plan
+
+
+def _with_iterations(plan: Plan) -> Plan:
+    """A plan with schedules; where jobs run freely, with as many iterations as each is to train. Raises BadInput."""
+    from testbed.planning.prediction import freely
+
+    return freely(plan) if plan.rounds == "free" else plan
 
 
 def to_train(
@@ -339,12 +365,15 @@ def plan_of(
     quiet: bool,
     strict: bool = False,
     robust: bool = False,
+    rounds: options.RoundsName | None = None,
 ) -> Plan:
     """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
-    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule, event=events, robust=robust), settings)
+    asked = PlanOptions(schedule, event=events, robust=robust, rounds=rounds)
+    unfinished = unfinished_plan(what, workloads, asked, settings)
     if not workloads:
         return unfinished
-    return complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
+    plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
+    return _with_iterations(plan)
 
 
 def unfinished_plan(
@@ -362,7 +391,8 @@ def unfinished_plan(
     refuse_beside_plan(what, workloads)
     refuse_kept_for_several(workloads, asked.schedules_from)
     given = asked.event or []
-    return resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations, events=given)
+    made = resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations, events=given)
+    return _in_rounds(made, asked.rounds)
 
 
 def read_plan(path: Path, given: Mapping[str, object]) -> Plan:

@@ -25,6 +25,7 @@ def predict(
     workloads: options.MoreWorkloads = None,
     schedule: options.Schedules = None,
     event: options.Events = None,
+    rounds: options.Rounds = None,
     settings: options.Settings = None,
     robust: options.Robust = False,
     strict: options.StrictOption = False,
@@ -34,14 +35,16 @@ def predict(
     """Predict the iteration time of every schedule. Needs no root, starts no containers.
 
     Of several workloads: every job alone, and beside the others on the links that they share (an iteration of each,
-    from one common start). Their schedules meet one by one, as `testbed plan --help` says.
+    from one common start, or with --rounds free all that they are to train). Their schedules meet one by one, as
+    `testbed plan --help` says.
     """
     gc.set_threshold(50_000)  # the imports below leave no garbage, as those before
     from testbed.cli.event_tables import predicted_event_tables, predicted_spans
     from testbed.planning.left_out import warnings
     from testbed.planning.prediction import predicted_rows, ranges_of_rows
 
-    plan = plan_of(what, workloads, schedule, settings, events=event, quiet=quiet, strict=strict, robust=robust)
+    how = {"quiet": quiet, "strict": strict, "robust": robust}
+    plan = plan_of(what, workloads, schedule, settings, events=event, rounds=rounds, **how)
     rows, spans = predicted_rows(plan), predicted_spans(plan)
     warned = warnings(plan, ranges_of_rows(rows))
     show = _show_one if len(plan.jobs) == 1 else _show_several
@@ -143,7 +146,8 @@ def _jobs_table(plan: Plan, by_case: Mapping[str, Sequence[PredictedRow]]) -> Ta
     from testbed.units import show_change, show_times
 
     names = ", ".join(job.name for job in plan.jobs)
-    table = Table(title=f"{names} on {plan.network.name}: predicted", title_justify="left")
+    freely = ", means of iterations that run freely" if plan.rounds == "free" else ""
+    table = Table(title=f"{names} on {plan.network.name}: predicted{freely}", title_justify="left")
     for column in ("case", "job"):
         table.add_column(column, overflow="fold")
     every = [row for rows in by_case.values() for row in rows]

@@ -75,6 +75,7 @@ def run(
     depart: options.Depart = None,
     swap: options.Swap = None,
     adapt: options.Adapt = None,
+    rounds: options.Rounds = None,
     checkpoint: options.Checkpoint = None,
     failure: options.Failures = None,
     chaos: options.ChaosOption = None,
@@ -91,17 +92,16 @@ def run(
     """Train across emulated datacenters under each schedule and compare with the model. Needs root.
 
     With one argument, repeat a plan: plan.json, or a results directory with one in it. Several workloads are jobs that
-    train at the same time, an iteration of each from one common start; `testbed plan --help` says how schedules meet.
+    train at the same time; `testbed plan --help` says how their schedules meet.
     """
     from testbed.planning import resolve
     from testbed.results.destination import require_place
 
-    comes_goes = lose, arrive, depart, swap, alone, event, adapt, False, checkpoint, failure, chaos
-    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
+    more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos
+    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
-    guest = vm or plan.clock.name == "virtual"
-    _require_sense(control=control, guest=guest)
+    _require_sense(plan, control=control, guest=(guest := vm or plan.clock.name == "virtual"))
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
     resolve.require_trainable(plan)
@@ -125,8 +125,10 @@ def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> P
     return with_clock(plan, PlannedClock(name, number))
 
 
-def _require_sense(*, control: bool, guest: bool) -> None:
-    """Raises BadInput for a control where time is a guest's."""
+def _require_sense(plan: Plan, *, control: bool, guest: bool) -> None:
+    """Raises BadInput for a control where time is a guest's, or where jobs run freely."""
+    if control and plan.rounds == "free":
+        raise BadInput.of("--control", "option", "--rounds free", "jobs that train in rounds: a control goes by them")
     if control and guest:
         expected = "a run on this machine's clock: virtual time does not depend on the machine"
         raise BadInput.of("--control", "option", "in a guest", expected)

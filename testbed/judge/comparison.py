@@ -87,6 +87,9 @@ class ScheduleComparison:
     """What one iteration of twenty takes longer than; None in runs of earlier versions, as the next."""
     predicted_p95_s: float | None = None
     """The same of what was predicted of each measured iteration."""
+    statistic: str = "median"
+    """What `measured_s`, `predicted_s` and the bubbles are of the iterations that count: their "median", or their
+    "mean" where jobs run freely."""
 
     @property
     def partly_checked(self) -> bool:
@@ -181,6 +184,8 @@ class MeasuredCase:
     """None for a job that has the network for itself."""
     predicted_p95_s: float | None = None
     """Of the measured iterations, each with its own prediction."""
+    statistic: str = "median"
+    """See ScheduleComparison."""
 
     @property
     def reasons(self) -> list[str]:
@@ -201,9 +206,13 @@ class MeasuredCase:
         return median_and_iqr(np.array(calm))[0]
 
     @property
-    def median_s(self) -> float:
-        """Median iteration time."""
-        return median_and_iqr(np.array([row.makespan_s for row in self.rows]))[0]
+    def measured_s(self) -> float:
+        """The median iteration time, or the mean."""
+        return float(self.of_all([row.makespan_s for row in self.rows]))
+
+    def of_all(self, values: Sequence[float]) -> float:
+        """Of values that iterations have, what counts."""
+        return float(np.mean(values) if self.statistic == "mean" else np.median(values))
 
 
 def compare(runs: Sequence[MeasuredCase]) -> list[ScheduleComparison]:
@@ -215,7 +224,7 @@ def compare(runs: Sequence[MeasuredCase]) -> list[ScheduleComparison]:
         if run.schedule == BASELINE:
             baselines.setdefault((_job(run), at_work[run.label]), run)
         if run.beside and run.beside.alone_of is not None:
-            alone_s[run.beside.alone_of, run.beside.job] = run.median_s
+            alone_s[run.beside.alone_of, run.beside.job] = run.measured_s
     return [_compared(run, baselines.get((_job(run), at_work[run.label])), alone_s) for run in runs]
 
 
@@ -231,7 +240,7 @@ def _at_work(found: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
 def _compared(
     run: MeasuredCase, baseline: MeasuredCase | None, alone_s: Mapping[tuple[str, str], float]
 ) -> ScheduleComparison:
-    measured_s, iqr_s = median_and_iqr(np.array([row.makespan_s for row in run.rows]))
+    measured_s, iqr_s = run.measured_s, median_and_iqr(np.array([row.makespan_s for row in run.rows]))[1]
     predicted_s, full = run.predicted.makespan_s, run.full_scale
     known: dict[str, Any] = {
         "schedule": run.schedule,
@@ -242,11 +251,11 @@ def _compared(
         "measured_p95_s": float(np.percentile([row.makespan_s for row in run.rows], 95)),
         "predicted_p95_s": run.predicted_p95_s,
         "error": (measured_s - predicted_s) / predicted_s,
-        "bubble_measured": float(np.median([row.bubble_ratio for row in run.rows])),
+        "bubble_measured": run.of_all([row.bubble_ratio for row in run.rows]),
         "bubble_predicted": run.predicted.bubble_ratio,
         "peak_in_flight_measured": max(max(row.peak_in_flight) for row in run.rows),
         "peak_in_flight_predicted": max(run.predicted.peaks),
-        "speedup_measured": baseline.median_s / measured_s if baseline else None,
+        "speedup_measured": baseline.measured_s / measured_s if baseline else None,
         "speedup_predicted": baseline.predicted.makespan_s / predicted_s if baseline else None,
         "trusted": not run.reasons and not run.not_taken,
         "not_taken": run.not_taken,
@@ -262,6 +271,7 @@ def _compared(
         "covered": not run.left_out,
         "left_out": list(run.left_out),
         "packets_lost": run.packets_lost,
+        "statistic": run.statistic,
         "full_scale": full and full.as_json() | {"measured_s": measured_s / full.lab_seconds},
     }
     if run.beside is None:

@@ -59,6 +59,8 @@ class IterationRow(NamedTuple):
     """What the machine did meanwhile."""
     gradient_norms: tuple[float, ...] = ()
     """Of every layer."""
+    begin_s: float = math.nan
+    """When it began, in seconds since the common start of all jobs, where jobs run freely; nan where all begin it."""
 
 
 def trace(records: Sequence[IterationRecord]) -> Trace:
@@ -71,7 +73,9 @@ def trace(records: Sequence[IterationRecord]) -> Trace:
     return Trace(actions, messages, len(records))
 
 
-def iteration_row(records: Sequence[IterationRecord], warmup: int, machine: MachineCounts) -> IterationRow:
+def iteration_row(
+    records: Sequence[IterationRecord], warmup: int, machine: MachineCounts, begin_s: float = math.nan
+) -> IterationRow:
     """The summary of one iteration; the first `warmup` iterations are marked as such.
 
     `machine` is what it counted from the end of the iteration before to the end of this one.
@@ -95,6 +99,7 @@ def iteration_row(records: Sequence[IterationRecord], warmup: int, machine: Mach
         late_start_s=max(record.late_start_s for record in records),
         gradient_norms=_norms(records),
         witnesses=_witnesses([record.witness for record in records], machine),
+        begin_s=begin_s,
     )
 
 

@@ -267,6 +267,10 @@ def arrive(program: Program, state: State, message: int, when: float, reach: lis
         state.awaited[message] = 1.0
         put_first(reach, state.rank_waiting[message])
         state.rank_waiting[message] = NONE
+    rank = program.begins[message]
+    if rank != NONE:
+        state.rank_free[rank] = state.sending_until[rank] = when
+        append(reach, rank)
     for place in range(program.then_start[message], program.then_start[message + 1]):
         following = program.then[place]
         state.may_leave[following] = max(state.may_leave[following], when)

@@ -122,6 +122,8 @@ def begin(program: Program, state: State, events: list[Event]) -> None:
     for message in program.first:
         push(events, program.first_s[message], next_number(state), LEAVE, message, 0)
     for rank in range(len(program.row_start) - 1):
+        if program.waits[rank]:
+            continue
         push(events, state.rank_free[rank], next_number(state), REACH, rank, 0)
 
 

@@ -38,7 +38,7 @@ class Load(NamedTuple):
     microbatches); None: as the problem has it."""
 
 
-def _begin_s(load: Load, place: int, rank: int) -> float:
+def begin_s(load: Load, place: int, rank: int) -> float:
     """When a rank may begin: one turn after the other, counted over all replicas; tensor ranks together."""
     begins_s = load.problem.begins_s
     return load.start_s + (begins_s[place // load.problem.tensor * load.problem.n_ranks + rank] if begins_s else 0.0)
@@ -52,12 +52,15 @@ def lower(loads: Sequence[Load]) -> tuple[Program, RowNames]:
         raise ValueError("jobs of one program share one network")
     columns = ProgramColumns(len(links), frozenset(change.link for change in changes))
     for number, load in enumerate(loads):
-        _add(columns, number, load)
+        add_job(columns, number, load)
     return columns.program(loads[0].problem), columns.names()
 
 
-def _add(columns: ProgramColumns, job: int, load: Load) -> None:
-    """A job: a pipeline per replica and tensor rank, then what the replicas exchange."""
+def add_job(columns: ProgramColumns, job: int, load: Load, starts: Sequence[int] = ()) -> None:
+    """A job: a pipeline per replica and tensor rank, then what the replicas exchange.
+
+    `starts` has of each of its ranks the message that begins it; empty: ranks begin when the job does.
+    """
     problem, schedule = load.problem, load.schedule
     rows, ranks = Rows(problem, schedule), range(schedule.n_ranks)
     first_rank, first_stage = len(columns.row_lengths), len(columns.shards)
@@ -77,7 +80,8 @@ def _add(columns: ProgramColumns, job: int, load: Load) -> None:
         columns.unshards.append(np.where(rows.unshards == NONE, NONE, rows.unshards + stages))
         columns.completes.append(np.where(rows.completes == NONE, NONE, rows.completes + stages))
         columns.row_lengths += [len(row) for row in schedule.rows]
-        columns.begin_s += [_begin_s(load, place, rank) for rank in ranks]
+        columns.begin_s += [0.0 if starts else begin_s(load, place, rank) for rank in ranks]
+        columns.waits += [bool(starts)] * len(ranks)
         columns.owner += [(job, place // problem.tensor, first_rank + problem.number(place, rank)) for rank in ranks]
         if tensor_rank == 0:
             columns.together += [[here + rank + n * len(ranks) for n in range(problem.tensor)] for rank in ranks]
@@ -85,7 +89,7 @@ def _add(columns: ProgramColumns, job: int, load: Load) -> None:
         columns.gradients += [schedule.n_microbatches] * problem.n_stages
         columns.reduces += [[] for _ in range(problem.n_stages)]
     for stage in range(problem.n_stages):
-        _collective(columns, job, load, stage, problem.gather(stage), first_rank, first_stage)
+        _collective(columns, job, load, stage, problem.gather(stage), first_rank, first_stage, starts)
     for stage in range(problem.n_stages):
         _collective(columns, job, load, stage, problem.reduction(stage), first_rank, first_stage)
 
@@ -192,9 +196,16 @@ def _notices(
 
 
 def _collective(
-    columns: ProgramColumns, job: int, load: Load, stage: int, what: Collective, first_rank: int, first_stage: int
+    columns: ProgramColumns,
+    job: int,
+    load: Load,
+    stage: int,
+    what: Collective,
+    first_rank: int,
+    first_stage: int,
+    starts: Sequence[int] = (),
 ) -> None:
-    """The messages of one collective over the replicas of a stage."""
+    """The messages of one collective over the replicas of a stage; a member sends none before its own of `starts`."""
     problem, base = load.problem, columns.n_messages
     rank, kind = problem.stage_to_rank[stage], MESSAGE_KINDS.index(what.kind)
 
@@ -208,8 +219,8 @@ def _collective(
         return framed(problem.pipelines[step.source], rank, size, there_and_back, problem.notice_bytes)
 
     for index, step in enumerate(what.steps):
-        size, parts, start_s = what.size(step), what.parts(step), _begin_s(load, step.source, rank)
-        release = len(step.after) + step.own
+        size, parts, start_s = what.size(step), what.parts(step), begin_s(load, step.source, rank)
+        release = len(step.after) + step.own + bool(starts)
         whole = Group(in_parts(len(parts)), False, 1, release, problem.handover_s, 0.0, start_s)
         if len(parts) == 1:
             shape = frame(step, size)
@@ -217,6 +228,8 @@ def _collective(
         columns.group(whole)
         named(step)
         columns.then += [(base + before, base + index) for before in step.after]
+        if starts:
+            columns.then.append((starts[step.source * problem.n_ranks + rank], base + index))
         of = [first_stage + member * problem.n_stages + stage for member in (step.source, step.target)]
         if kind == ALL_GATHER:
             columns.gathers[base + index] = of[1]
@@ -231,6 +244,6 @@ def _collective(
         sizes = what.parts(step)
         if len(sizes) == 1:
             continue
-        shapes, start_s = [frame(step, size) for size in sizes], _begin_s(load, step.source, rank)
+        shapes, start_s = [frame(step, size) for size in sizes], begin_s(load, step.source, rank)
         for _ in _parts(columns, problem, base + index, 1, shapes, sizes, 1, start_s):
             named(step)

@@ -18,7 +18,8 @@ from testbed.grouping import grouped
 from testbed.model.lower import Load, lower
 from testbed.model.network import Floats, Ints
 from testbed.model.program import FREE, NONE, Program
-from testbed.model.simulate import ends_by_job, jobs_in_ticks, refuse_deadlock, run
+from testbed.model.program_columns import RowNames
+from testbed.model.simulate import ends_by_job, events_of, jobs_in_ticks, refuse_deadlock, run
 from testbed.model.state import Times
 from testbed.thresholds import ONE_PREDICTION
 from testbed.trace.tables import NOTICE
@@ -43,18 +44,26 @@ class Orders:
 
         Raises as `simulate_jobs`.
         """
-        self._tick_s, in_ticks = jobs_in_ticks(loads)
-        self._program, self._names = lower(in_ticks)
-        self._within = within_s / self._tick_s
-        self._times = run(self._program)
+        tick_s, in_ticks = jobs_in_ticks(loads)
+        self._run(*lower(in_ticks), tick_s, within_s)
         refuse_deadlock(self._program, self._names, self._times, loads)
+
+    @classmethod
+    def of_program(cls, program: Program, names: RowNames, tick_s: float, within_s: float) -> Orders:
+        """The same of a program that is made, and can finish: what its names call a job ends by itself."""
+        made = cls.__new__(cls)
+        made._run(program, names, tick_s, within_s)
+        return made
+
+    def _run(self, program: Program, names: RowNames, tick_s: float, within_s: float) -> None:
+        self._program, self._names, self._tick_s = program, names, tick_s
+        self._within = within_s / tick_s
+        self._times = run(program)
 
     @property
     def events(self) -> int:
         """About how much happens in a run, and so what it costs: actions, and pieces of messages on links."""
-        program = self._program
-        hops = np.diff(program.route_start)[program.route]
-        return len(program.duration_s) + int((np.maximum(program.pieces, 1) * np.maximum(hops, 1)).sum())
+        return events_of(self._program)
 
     def tied(self) -> bool:
         """Whether chance may decide anything: messages come to one link within that time of each other, as predicted,
@@ -126,7 +135,9 @@ class Orders:
         waits = (program.notice >= 0) & (self._leaving() > self._times.sent_s)
         lost = lags + np.where(waits, lags[np.maximum(program.notice, 0)], 0.0)
         whole = np.where(program.part_of == NONE, np.arange(len(lost)), program.part_of)
-        compensated: Floats = np.where(np.diff(program.then_start)[whole] > 0, 0.0, lost)
+        travels = np.append(0, np.cumsum(~program.local[program.then]))
+        followed = np.diff(travels[program.then_start]) > 0
+        compensated: Floats = np.where(followed[whole], 0.0, lost)
         return compensated
 
     def _behind_cards(self) -> NDArray[np.bool_]:

@@ -33,7 +33,9 @@ class Program(NamedTuple):
     """Per group (and one more), where its ranks begin in `together`."""
     together: Ints
     begin_s: Floats
-    """Per rank, when its job begins."""
+    """Per rank, when its job begins; of no account where it waits for another iteration to end."""
+    waits: Bools
+    """Per rank, whether it begins when a message comes that `begins` it, and not before."""
     card: Ints
     """Per rank, the link that tensor ranks send each other over, or NONE."""
     duration_s: Floats
@@ -66,7 +68,7 @@ class Program(NamedTuple):
     card_lag_s: Floats
     """The same behind its rank's network card, which it takes in its turn with what tensor ranks send each other."""
     local: Bools
-    """Per message, whether it stays on its rank."""
+    """Per message, whether it stays on its rank, or is no message of a trace."""
     notice: Ints
     """Per message, the notice of its late receive: a message, FREE, or NONE."""
     announcement: Ints
@@ -83,6 +85,8 @@ class Program(NamedTuple):
     """Per message, the thread of gloo's that takes it: every rank has one for each of its connections to another."""
     answered: Bools
     """Per message, whether gloo's thread answers it by itself: a notice."""
+    begins: Ints
+    """Per message, the rank that begins when it arrives, or NONE."""
     gathers: Ints
     """Per message, the stage that has one shard more of its parameters when it arrives, or NONE."""
     wire_bytes: Floats

@@ -67,6 +67,10 @@ class ProgramColumns:
         self.named: list[np.ndarray[tuple[int], np.dtype[np.void]]] = []
         self.row_lengths: list[int] = []
         self.begin_s: list[float] = []
+        self.waits: list[bool] = []
+        """Per rank, whether a message begins it."""
+        self.begins: dict[int, int] = {}
+        """Message -> rank that it begins."""
         self.durations: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
         self.gathered: list[Floats] = []
         self.gathered_acks: list[Floats] = []
@@ -173,6 +177,7 @@ class ProgramColumns:
             "group_start": _starts(sizes),
             "together": np.array(together, np.int64),
             "begin_s": np.array(self.begin_s),
+            "waits": np.array(self.waits, np.bool_),
             "card": np.array(self.cards, np.int64),
         }
 
@@ -210,6 +215,7 @@ class ProgramColumns:
             **parts,
             "thread": target * (which.max() + 1) + which,
             "answered": np.concatenate([rows["kind"] for rows in self.named]) == NOTICE,
+            "begins": self._by_message(self.begins),
             "gathers": self._by_message(self.gathers),
             "wire_bytes": _of_groups(counts, [frame.last_bytes for frame in frames], np.float64),
             "piece_bytes": _of_groups(counts, [frame.piece_bytes for frame in frames], np.float64),

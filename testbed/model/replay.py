@@ -7,6 +7,7 @@ times than predicted, though the link is as it should be. What the network owes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,6 +54,50 @@ def on_the_way_s(
         now = program if loads_of is None else lower(loads_of(iteration))[0]
         taken_s[mine] = _replayed_s(_without_ranks(now), numbers[mine], messages["sent_s"][mine])
     return list(np.split(taken_s, np.cumsum([len(part) for part in moved])[:-1]))
+
+
+class MeasuredIterations(NamedTuple):
+    """Of a job that runs freely, all that it trained."""
+
+    load: Load
+    trace: Trace
+    """With ranks from 0, and times from the beginning of each iteration."""
+    begins_s: Floats
+    """When each began, in seconds since the common start of all jobs."""
+    left_out: Sequence[int]
+    """Iterations of which nothing is asked; what they sent was on the links all the same."""
+
+
+def freely_on_the_way_s(jobs: Sequence[MeasuredIterations]) -> list[Floats | None]:
+    """The same of jobs that run freely: per job, of the messages of all iterations but those that are left out.
+
+    Of a job by itself, too: its iterations are a program of their own. Raises KeyError as `on_the_way_s`.
+    """
+    if any(job.load.receives != "early" for job in jobs):
+        return [None] * len(jobs)
+    loads = [job.load for job in jobs for _ in job.begins_s]
+    program, names = lower(loads)
+    whole = np.flatnonzero(program.part_of == NONE)
+    number = dict(zip(_names(names.messages[whole]), whole.tolist(), strict=True))
+    sizes = [job.trace.n_ranks for job in jobs for _ in job.begins_s]
+    first_rank, first, moved = np.concatenate(([0], np.cumsum(sizes))), 0, []
+    for job in jobs:
+        messages = job.trace.messages.copy()
+        which = first + messages["iteration"]
+        messages["job"] = which
+        messages["sent_s"] += job.begins_s[messages["iteration"]]
+        for end in ("source_rank", "target_rank"):
+            messages[end] += first_rank[which].astype(messages[end].dtype)
+        first += len(job.begins_s)
+        moved.append(messages)
+    every = np.concatenate(moved)
+    numbers = np.array([number[name] for name in _names(every)], np.int64)
+    taken_s = _replayed_s(_without_ranks(program), numbers, every["sent_s"])
+    parts = np.split(taken_s, np.cumsum([len(part) for part in moved])[:-1])
+    return [
+        part[~np.isin(messages["iteration"], job.left_out)]
+        for part, messages, job in zip(parts, moved, jobs, strict=True)
+    ]
 
 
 def _without_ranks(program: Program) -> Program:

@@ -99,6 +99,12 @@ def run(program: Program, *, compiled: bool | None = None) -> Times:
     return plain.execute(program, program.in_order())
 
 
+def events_of(program: Program) -> int:
+    """About how much happens in a run, and so what it costs: actions, and pieces of messages on links."""
+    hops = np.diff(program.route_start)[program.route]
+    return len(program.duration_s) + int((np.maximum(program.pieces, 1) * np.maximum(hops, 1)).sum())
+
+
 def compile_for(events: int) -> None:
     """Have the event model run compiled from now on, where so many events to come are worth it.
 

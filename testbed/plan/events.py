@@ -119,10 +119,23 @@ def phases(plan: Plan, cases: Sequence[Case]) -> list[Phase]:
     ]
 
 
+def own_phase(plan: Plan, case: Case, phase: Phase, job: int) -> Phase:
+    """The iterations of a job (by number) in a case with this phase: the rounds, or its own where jobs run freely."""
+    if plan.rounds == "together":
+        return phase
+    workload = plan.jobs[job].workload
+    count = case.iterations[job] if case.iterations else workload.iterations
+    return Phase(range(workload.warmup + count), workload.warmup)
+
+
 def trained(plan: Plan, cases: Sequence[Case], job: int) -> range:
     """The rounds of a training in which a job (by number) has a part: an iteration of it in each; none where another
     one is trained alone."""
-    mine = [phase.rounds for case, phase in zip(cases, phases(plan, cases), strict=True) if job in at_work(plan, case)]
+    mine = [
+        own_phase(plan, case, phase, job).rounds
+        for case, phase in zip(cases, phases(plan, cases), strict=True)
+        if job in at_work(plan, case)
+    ]
     return range(mine[0].start, mine[-1].stop) if mine else range(0)
 
 

@@ -188,6 +188,9 @@ class Case:
     where it is a case of its own."""
     alone: str | None = None
     """Name of that job."""
+    iterations: tuple[int, ...] = ()
+    """Per job, how many it trains that count, where jobs run freely: until each has trained as many as its workload
+    asks for, so that all are at work meanwhile; () as workloads have it."""
 
 
 @_written
@@ -242,6 +245,9 @@ class Adaptation:
     """What it takes a swap to cost."""
 
 
+Rounds = Literal["together", "free"]
+
+
 @_written
 @dataclass(frozen=True)
 class Plan:
@@ -269,6 +275,8 @@ class Plan:
     adaptation: Adaptation | None = None
     """None where schedules are swapped when events say so, and at no other time; of a run, what it decided are events
     and cases of the plan that it keeps."""
+    rounds: Rounds = "together"
+    """Whether an iteration of all jobs begins together, or each job begins its next one when it is done."""
     recovery: Recovery | None = None
     """None where no worker fails, and nothing is saved."""
     left_out: Mapping[str, str] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, permutations, product
 from typing import NamedTuple
 
@@ -24,12 +24,12 @@ class PlannedTraffic(NamedTuple):
     """That cross it, and that are acknowledged across it; each part that has a stream of its own counts."""
 
 
-def planned_traffic(plan: Plan, case: Case) -> tuple[PlannedTraffic, ...]:
-    """Per direction of the network, then per network card."""
+def planned_traffic(plan: Plan, case: Case, jobs: Sequence[int] | None = None) -> tuple[PlannedTraffic, ...]:
+    """Per direction of the network, then per network card: of all jobs at work, or of these alone."""
     route_of = RankRoutes(plan, case)
     count = len(route_of.network.everything)
     bytes_, messages = [0.0] * count, [0] * count
-    for source, target, size, number in _sent(plan, case):
+    for source, target, size, number in _sent(plan, case, at_work(plan, case) if jobs is None else jobs):
         for index in route_of(source, target):
             bytes_[index] += number * size
             messages[index] += number
@@ -42,7 +42,7 @@ def notices_s(plan: Plan, case: Case) -> float:
     route_of = RankRoutes(plan, case)
     directions = route_of.network.everything
     bytes_ = [0.0] * len(directions)
-    for source, target, _, number in _posted_ahead(plan, case):
+    for source, target, _, number in _posted_ahead(plan, case, at_work(plan, case)):
         for index in route_of(target, source):
             bytes_[index] += number * plan.host_costs.notice_bytes
         for index in route_of(source, target):
@@ -57,7 +57,7 @@ def notices_round_trip_s(plan: Plan, case: Case) -> float:
     return max(
         (
             sum(directions[index].delay_s for index in (*route_of(target, source), *route_of(source, target)))
-            for source, target, _, _ in _posted_ahead(plan, case)
+            for source, target, _, _ in _posted_ahead(plan, case, at_work(plan, case))
         ),
         default=0.0,
     )
@@ -81,20 +81,20 @@ def directions_of_pairs(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]
     return [[directions[index].label for index in route_of(source, target)] for source, target in pairs]
 
 
-def _sent(plan: Plan, case: Case) -> Iterator[tuple[int, int, float, int]]:
+def _sent(plan: Plan, case: Case, jobs: Sequence[int]) -> Iterator[tuple[int, int, float, int]]:
     """(source rank, target rank, wire bytes, how often): messages, and what is sent back for each of them."""
     host, nodes = plan.host_costs, routes.nodes_of_ranks(plan)
-    for source, target, payload, number in _messages(plan, case):
+    for source, target, payload, number in _messages(plan, case, jobs):
         gso = plan.framing.gso_bytes[routes.datacenter_of(nodes[source])]
         there, back = there_and_back(payload, gso, host.gloo_bytes, host.notice_bytes)
         yield source, target, there, number
         yield target, source, back, number
 
 
-def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, float, int]]:
+def _messages(plan: Plan, case: Case, jobs: Sequence[int]) -> Iterator[tuple[int, int, float, int]]:
     """(source rank, target rank, payload bytes, how often) of all that ranks send each other in an iteration."""
-    yield from _posted_ahead(plan, case)
-    for number in at_work(plan, case):
+    yield from _posted_ahead(plan, case, jobs)
+    for number in jobs:
         job, chosen = plan.jobs[number], case.jobs[number]
         for replica, rank in product(range(job.mesh.dp), range(job.mesh.pp)):
             for source, target in permutations(job.mesh.tensor_ranks(replica, rank), 2):
@@ -102,9 +102,9 @@ def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, float, int]]:
                     yield source, target, exchange.payload_bytes, exchange.number
 
 
-def _posted_ahead(plan: Plan, case: Case) -> Iterator[tuple[int, int, float, int]]:
+def _posted_ahead(plan: Plan, case: Case, jobs: Sequence[int]) -> Iterator[tuple[int, int, float, int]]:
     """Those whose receives can be posted a whole iteration ahead: between stages, and between replicas."""
-    for number in at_work(plan, case):
+    for number in jobs:
         job, chosen = plan.jobs[number], case.jobs[number]
         mesh, workload, stages = job.mesh, job.workload, chosen.stage_to_rank
         for replica, tensor_rank in product(range(mesh.dp), range(mesh.tp)):

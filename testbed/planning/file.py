@@ -50,11 +50,13 @@ def to_json(plan: Plan) -> str:
     for name in ("elephants_from", "recovery"):
         if written[name] is None:
             del written[name]
+    if plan.rounds == "together":
+        del written["rounds"]
     for job in written["jobs"]:
         if job["workload"]["streams"] == 1:
             del job["workload"]["streams"]
     for case in written["cases"]:
-        for name in ("continues", "starts_s", "alone_of", "alone"):
+        for name in ("continues", "starts_s", "alone_of", "alone", "iterations"):
             if not case[name]:
                 del case[name]
     return json.dumps(written, indent=1, allow_nan=False) + "\n"
@@ -211,6 +213,12 @@ def _check_case(plan: Plan, case: Case, source: str, field: str) -> None:
     require(starts in (0, len(plan.jobs)), source, f"{field}.starts_s", starts, "a time for every job, or none")
     for number, begun_s in enumerate(case.starts_s):
         _check_start(plan, begun_s, source, f"{field}.starts_s.{number}")
+    counts = len(case.iterations)
+    expected = "a number for every job where jobs run freely, or none"
+    fits = counts in (0, len(plan.jobs) if plan.rounds == "free" else 0)
+    require(fits, source, f"{field}.iterations", list(case.iterations), expected)
+    for number, count in enumerate(case.iterations):
+        require(count >= 1, source, f"{field}.iterations.{number}", count, "1 or more")
     for number, (job, chosen) in enumerate(zip(plan.jobs, case.jobs, strict=True)):
         _check_schedule(plan, case, job, chosen, number, (source, f"{field}.jobs.{number}"))
 

@@ -17,6 +17,7 @@ from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan import costs
 from testbed.plan.events import at_work, phases, trainings
+from testbed.plan.free_rounds import require_free
 from testbed.plan.plan import Case, Job, Plan
 from testbed.planning.drawn_iterations import (
     is_uniform,
@@ -28,6 +29,7 @@ from testbed.planning.drawn_iterations import (
     typical_loads,
     varies,
 )
+from testbed.planning.free_training import free_ranges, free_training, mean_times_s, own_phase_of, with_iterations
 from testbed.planning.ties import Range, range_keys, ranges_of_orders, worst_s
 from testbed.planning.training_prediction import Segment, TrainingPrediction, link_events_of, simulate_training
 from testbed.trace.predictions import predicted_summary, predicted_times_s
@@ -97,6 +99,9 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
 
     Raises BadInput for an event that comes after the training.
     """
+    if plan.rounds == "free":
+        free = free_training(plan, case, loads)
+        return free._replace(trace=_numbered(plan, case, free.trace))
     events, slots_change = link_events_of(plan, case), frozenset(one.round for one in rank_changes(plan, case))
     if not events and not slots_change:
         trace = simulate_rounds(plan, case, loads)
@@ -122,9 +127,12 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
 def iteration_times(plan: Plan, case: Case) -> tuple[float, ...]:
     """Per job at work in a case, seconds that an iteration takes from its start, beside one of every other job.
 
-    The median where they differ on purpose. Without a trace, for what judges many cases. Raises as `predict_together`.
+    The median where they differ on purpose, the mean where jobs run freely. Without a trace, for what judges many
+    cases. Raises as `predict_together`.
     """
     loads = loads_of_case(plan, case)
+    if plan.rounds == "free":
+        return mean_times_s(plan, case, loads)
     if not all(is_uniform(plan.jobs[number]) for number in at_work(plan, case)):
         return tuple(np.median(times_of_rounds(plan, case, loads), axis=0).tolist())
     return tuple(end - load.start_s for end, load in zip(ends_of_jobs(loads), loads, strict=True))
@@ -142,6 +150,8 @@ def ranges_of_training(plan: Plan, case: Case, training: TrainingPrediction) -> 
     """The same of a training that is predicted: of its usual iteration, about the median of all that count."""
     rounds = training.compared(phase_of(plan, case).measured)
     usual = training.usual(rounds)
+    if plan.rounds == "free":
+        return free_ranges(plan, case, training.loads_of(usual))
     found, parts = ranges_of_orders(training.loads_of(usual)), parts_of(plan, case, training.trace)
     return [
         one and one.moved(predicted_summary(part, rounds).makespan_s - predicted_summary(part, [usual]).makespan_s)
@@ -163,6 +173,16 @@ def worst_times(plan: Plan, case: Case) -> tuple[float, ...]:
     """
     ranges = zip(iteration_times(plan, case), ranges_of_case(plan, case), strict=True)
     return tuple(worst_s(predicted_s, predicted_range) for predicted_s, predicted_range in ranges)
+
+
+def freely(plan: Plan) -> Plan:
+    """A plan with schedules whose jobs run freely, each until all have trained what is asked for.
+
+    Raises BadInput for a plan with something that goes by rounds.
+    """
+    require_free(plan)
+    plan = replace(plan, rounds="free")
+    return with_iterations(plan, [loads_of_case(plan, case) for case in plan.cases])
 
 
 def start_s(plan: Plan, case: Case, job: int) -> float:
@@ -191,13 +211,15 @@ def parts_of(plan: Plan, case: Case, trace: Trace) -> list[Trace]:
 def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
     """Every job at work in a case, alone and together, medians where iterations differ. Raises as `training_of`."""
     found, training = [], predict_training(plan, case)
-    rounds = training.compared(phase_of(plan, case).measured)
-    parts, loads = parts_of(plan, case, training.trace), training.loads_of(training.usual(rounds))
+    usual = training.usual(training.compared(phase_of(plan, case).measured))
+    parts, loads = parts_of(plan, case, training.trace), training.loads_of(usual)
     for number, load, beside in zip(at_work(plan, case), loads, parts, strict=True):
         alone = predict_alone(plan, case, load, number) if len(parts) > 1 else beside
-        both = [predicted_summary(one, rounds) for one in (alone, beside)]
+        rounds = training.compared(own_phase_of(plan, case, number).measured)
+        both = [predicted_summary(one, rounds, mean=plan.rounds == "free") for one in (alone, beside)]
         times, bubbles = [one.makespan_s for one in both], [one.bubble_ratio for one in both]
-        p95_s = float(np.percentile(predicted_times_s(beside, rounds), 95)) if varies(plan, case) else None
+        differ = varies(plan, case) or plan.rounds == "free"
+        p95_s = float(np.percentile(predicted_times_s(beside, rounds), 95)) if differ else None
         shown = times[0], times[1], bubbles[0], bubbles[1], p95_s
         found.append(JobPrediction(number, plan.jobs[number], load.schedule, *shown))
     return found
@@ -209,8 +231,10 @@ def predict_alone(plan: Plan, case: Case, load: Load, job: int) -> Trace:
     """
     if link_events_of(plan, case) or rank_changes(plan, case):
         return simulate_jobs([load._replace(start_s=0.0)])
-    alone = load._replace(start_s=0.0, slots_s=None)
-    return simulate_rounds(plan, replace(case, alone=plan.jobs[job].name), [alone])
+    alone, of_job = load._replace(start_s=0.0, slots_s=None), replace(case, alone=plan.jobs[job].name)
+    if plan.rounds == "free":
+        return free_training(plan, of_job, [alone]).trace
+    return simulate_rounds(plan, of_job, [alone])
 
 
 class PredictedRow(NamedTuple):

@@ -348,7 +348,8 @@ def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
 def require_trainable(plan: Plan) -> None:
     """Raises BadInput for a plan that can be predicted and scheduled, but not trained yet."""
     for job in plan.jobs[1:]:
-        _require_trainable_beside(plan.jobs[0], job)
+        if plan.rounds == "together":
+            _require_trainable_beside(plan.jobs[0], job)
     for job in plan.jobs:
         model = job.workload.model
         if missing := missing_methods(model, tensor_ranks=job.mesh.tp > 1):
@@ -366,7 +367,10 @@ def _require_trainable_beside(first: Job, job: Job) -> None:
     for field, option in (("iterations", "--iterations N"), ("warmup", "--set warmup=N")):
         value, others = getattr(job.workload, field), getattr(first.workload, field)
         if value != others:
-            expected = f"{others}, as {first.name}: each round is an iteration of all jobs ({option} is for all)"
+            expected = (
+                f"{others}, as {first.name}: each round is an iteration of all jobs ({option} is for all), but with "
+                "--rounds free"
+            )
             raise BadInput.of(job.name, field, value, expected)
     for trained in (first, job):
         if trained.workload.pacing is None:

@@ -39,9 +39,10 @@ def fairness_in_case(files: RunFiles, label: str) -> CaseFairness:
     """Of a case that was trained. Raises BadInput where a file is missing."""
     predicted, measured = (files.trace(label, source) for source in ("predicted", "measured"))
     rows = {number: files.rows(label, number) for number in files.parts(label, "predicted")}
-    warmup = sorted({row.iteration for mine in rows.values() for row in mine if row.warmup})
-    measured = measured.without(warmup)
-    counted = measured.iterations().tolist()
+    measured = measured.without(sorted({row.iteration for mine in rows.values() for row in mine if row.warmup}))
+    # jobs that run freely may have iterations that others do not have
+    of_all = set.intersection(*({row.iteration for row in mine if not row.warmup} for mine in rows.values()))
+    counted = [iteration for iteration in measured.iterations().tolist() if iteration in of_all]
     times = [predicted_times_s(part, counted) for part in files.parts(label, "predicted").values()]
     seconds = (
         [float(np.median(own)) for own in times],

@@ -9,11 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from testbed.errors import BadInput
 from testbed.judge.fidelity import ClockEvidence, DirectionCounters, NetworkEvidence
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.messages import Likeness, MessageTimes, message_times
-from testbed.model.replay import on_the_way_s
+from testbed.model.replay import MeasuredIterations, freely_on_the_way_s, on_the_way_s
 from testbed.plan.events import at_work, trained, trainings
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
@@ -125,12 +127,17 @@ class RunFiles:
         if (label, order_sensitive) not in self._times:
             plan, case = self.plan, self.case(label)
             predicted, measured = (self.parts(label, source) for source in ("predicted", "measured"))
-            for job, trace in measured.items():
-                measured[job] = trace.without([row.iteration for row in self.rows(label, job) if row.warmup])
-            training = predict_training(plan, case)
+            training, rows = predict_training(plan, case), {job: self.rows(label, job) for job in measured}
             loads = training.loads[min(training.loads)]  # a case that goes on from another has none of the first round
             changes = training.loads_of if training.events else None
-            due_s = on_the_way_s(loads, list(measured.values()), order_sensitive=order_sensitive, loads_of=changes)
+            warmed = {job: [row.iteration for row in mine if row.warmup] for job, mine in rows.items()}
+            if plan.rounds == "free":
+                begins_s = [np.array([row.begin_s for row in mine]) for mine in rows.values()]
+                each = zip(loads, measured.values(), begins_s, warmed.values(), strict=True)
+                due_s = freely_on_the_way_s([MeasuredIterations(*one) for one in each])
+            measured = {job: trace.without(warmed[job]) for job, trace in measured.items()}
+            if plan.rounds == "together":
+                due_s = on_the_way_s(loads, list(measured.values()), order_sensitive=order_sensitive, loads_of=changes)
             self._times[label, order_sensitive] = {
                 number: message_times(
                     measured[number],

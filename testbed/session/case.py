@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.errors import RunFailed
 from testbed.goodput.spans import Span, foretold
@@ -20,24 +21,25 @@ from testbed.model.lower import Load
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.costs import schedule_of
 from testbed.plan.drawn_slots import SlowerRank
-from testbed.plan.events import Phase, at_work, phases, trained
+from testbed.plan.events import Phase, at_work, own_phase, phases, trained
 from testbed.plan.plan import Case, Job, JobSchedule, Plan
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_training, training_of
 from testbed.planning.ties import Range
 from testbed.planning.training_prediction import PlacedEvent, TrainingPrediction
-from testbed.progress import Reporter
+from testbed.progress import ProgressStep, Reporter
 from testbed.results.directory import ResultsWriter
 from testbed.routing.rerouting import with_swap
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
 from testbed.session.event_player import ChangingLinks, EventPlayer, PlayedEvent
+from testbed.session.free_loop import FreeIterations
 from testbed.session.loop import Loop, Resumed, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.network_accounts import NetworkAccounts
 from testbed.session.recovering_rounds import RecoveringJob, RecoveringRounds, ReplacedWorkers
-from testbed.session.rounds import Round, WitnessedRounds, task_of, timed_schedule
+from testbed.session.rounds import Round, WitnessedIterations, WitnessedRounds, task_of, timed_schedule
 from testbed.session.timers import TimedAction
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace, concatenate
@@ -112,18 +114,20 @@ class TrainedJob:
     """Its ranks that become slower in the training."""
     fingerprints: list[Fingerprint] = field(default_factory=list)
     """Of gradients and weights, all ranks together."""
+    free: bool = False
+    """Whether its iterations begin when its own are over, whatever other jobs do."""
 
-    def note(self, ended: Round, part: _Part) -> None:
-        """Keep what came of an iteration; outside the case's own rounds that count, it is as one that warms up, and so
-        is one in which something happens that the model has not."""
-        if not ended.records[self.number]:
+    def note(self, ended: Round, part: _Part, own: Phase) -> None:
+        """Keep what came of an iteration, where its `own` rounds of a part are these; outside those that count, it is
+        as one that warms up, and so is one in which something happens that the model has not."""
+        if not ended.records.get(self.number):
             return
         if self.began_with_it:
             self.memory = self.memory or [each.memory for each in ended.records[self.number] if each.memory is not None]
         self.fingerprints += parameter_checks.put_together(ended.records[self.number])
         row = ended.row(self.number)
-        self.rows.append(row._replace(warmup=row.iteration not in part.compared))
-        if row.iteration in part.phase.rounds:
+        self.rows.append(row._replace(warmup=row.iteration not in part.training.compared(own.measured)))
+        if row.iteration in own.rounds:
             self.measured.append(ended.trace(self.number))
 
     @property
@@ -133,13 +137,17 @@ class TrainedJob:
 
     @property
     def median_s(self) -> float:
-        """Of the iterations that count."""
-        return float(np.median([row.makespan_s for row in self.rows if not row.warmup]))
+        """Of the iterations that count; their mean where jobs run freely."""
+        return float(self._of_all([row.makespan_s for row in self.rows if not row.warmup]))
 
     @property
     def predicted_s(self) -> float:
-        """The median of what was predicted of the iterations that count, with all jobs at work."""
-        return float(np.median(predicted_times_s(self.predicted, self.counted)))
+        """The same of what was predicted of them, with all jobs at work."""
+        return float(self._of_all(predicted_times_s(self.predicted, self.counted)))
+
+    @property
+    def _of_all(self) -> Callable[[Sequence[float] | NDArray[np.float64]], np.floating[Any]]:
+        return np.mean if self.free else np.median
 
     def as_part(self) -> Trace:
         """All measured iterations, as the part of a trace of all jobs."""
@@ -269,9 +277,12 @@ class _UnderWay:
         running.results.add_trace(case.label, "predicted", predicted)
         known, loads = running.ranges.get(case.label), list(training.loads_of(usual))
         jobs, ranges = [], ranges_of_training(plan, case, training) if known is None else known
-        on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
+        on_host, free = None, plan.rounds == "free"
+        if costs is not None and not free:  # of which an iteration of all jobs is predicted
+            on_host = predict_jobs_on_host(loads, [costs[number].extra for number in working])
         for index, (number, part) in enumerate(zip(working, parts_of(plan, case, predicted), strict=True)):
-            times_s = predicted_times_s(part, compared)
+            own = own_phase(plan, case, phase, number).measured
+            times_s = predicted_times_s(part, training.compared(own))
             beyond_s = float(np.median(times_s) - predicted_times_s(part, [usual])[0])
             here = None if on_host is None else on_host[index].moved(beyond_s)
             if here is not None and varies(plan, case):
@@ -281,7 +292,7 @@ class _UnderWay:
             shown = plan.jobs[number], rounds_of, made[number], loads[index], beyond_s, part, ranges[index]
             began = made[number].schedule.rows == self.made[0][number].schedule.rows
             slower = slower_ranks(plan, case, number)
-            jobs.append(TrainedJob(number, *shown, *mine, began_with_it=began, slower=slower))
+            jobs.append(TrainedJob(number, *shown, *mine, began_with_it=began, slower=slower, free=free))
         return _Part(case, phase, jobs, training)
 
     def trained(self, change: Callable[[Plan, Case, Case], None]) -> TrainedPlan:
@@ -289,50 +300,84 @@ class _UnderWay:
         running, results, reporter, parts = self.running, self.running.results, self.running.reporter, self.parts
         deadline = max((deadlines.of_training(part.training) for part in parts), key=lambda one: one.seconds)
         count, title = parts[-1].phase.rounds.stop, parts[0].case.label
-        done: list[TrainedCase] = []
+        if self.plan.rounds == "free":
+            count = sum(len(job.rounds) for job in parts[0].jobs)
         with reporter.step(f"training {title}", total=count) as step, host_settings.real_time(running.real_time):
             reporter.note(f"each iteration has to end within {deadline}")
             if warmup := parts[0].phase.warmup:
                 reporter.note(f"the first {warmup} of {count} iterations warm up, and do not count")
             try:
-                player = None if running.links is None else EventPlayer(running.links, self.plan, self._events())
-                announce = _nothing if player is None else player.announce
-                going = self._rounds(deadline, announce)
-                for index, part in enumerate(parts):  # while it grows
-                    if index:
-                        change(self.plan, parts[index - 1].case, part.case)
-                        assert isinstance(going, WitnessedRounds)  # of a plan whose workers fail a case is a training
-                        going.swap(_swaps(parts[index - 1], part))
-                    running.network.begin()
-                    for ended in _explained(going, player):
-                        self._note(ended)
-                        number = len(self.ended) - 1
-                        what = "measured" if number in part.phase.measured else "warming up"
-                        times = ", ".join(show_time(job.rows[-1].makespan_s) for job in part.jobs)
-                        step.advance(f"training {part.case.label}: {times}, {what}")
-                        if number in part.phase.measured and index + 1 == len(parts) and self._swapped(part, number):
-                            if player is not None:
-                                player.expect(self._events())
-                            break
-                        if number == part.phase.rounds[-1]:
-                            break
-                    played = player.end() if player is not None and index + 1 == len(parts) else []
-                    counted = running.network.end(self.plan, part.case, len(parts[index].phase.rounds))
-                    results.add_links(part.case.label, counted.links)
-                    compares = part.training.by_chance.isdisjoint(part.compared)
-                    spans = going.spans if isinstance(going, RecoveringRounds) else ()
-                    collected = parts[index].phase, deadline, part.jobs, counted.evidence, compares
-                    done.append(TrainedCase(part.case, *collected, spans=spans))
-                for ended_case in done:
-                    ended_case.events = [one for one in played if one.iteration in ended_case.phase.rounds]
-                    results.add_link_events(ended_case.case.label, [one._asdict() for one in ended_case.events])
+                if self.plan.rounds == "free":
+                    return TrainedPlan(self.plan, [self._freely(step, deadline)])
+                return TrainedPlan(self.plan, self._in_rounds(step, deadline, change))
             finally:
                 for part in parts:
                     for job in part.jobs:
                         if job.measured:
                             results.add_trace(part.case.label, "measured", job.as_part())
                             results.add_iterations(part.case.label, job.rows, job=job.number)
-        return TrainedPlan(self.plan, done)
+
+    def _freely(self, step: ProgressStep, deadline: Deadline) -> TrainedCase:
+        """Iterations of every job, as they end, of the only part."""
+        running, (part,) = self.running, self.parts
+        tasks = _tasks(self.plan, self.parts)
+
+        def halfway(job: int, number: int) -> None:
+            late_s, name = deadline.seconds / 2, part.jobs[job].job.name
+            running.reporter.note(f"iteration {number} of {name} is still under way after {show_time(late_s)}")
+
+        margin_s = start_margin_s(self.plan, part.case)
+        free = FreeIterations(running.loop.of(list(tasks)), list(tasks.values()), deadline, margin_s, halfway)
+        running.network.begin()
+        for ended in WitnessedIterations(free, list(tasks), running.witness, running.reporter.note):
+            self._note(ended)
+            job = next(job for job in part.jobs if job.number in ended.records)
+            what = "warming up" if job.rows[-1].warmup else "measured"
+            step.advance(f"training {part.case.label}: {job.job.name} {show_time(job.rows[-1].makespan_s)}, {what}")
+        iterations = {job.number: len(job.rounds) for job in part.jobs}
+        counted = running.network.end(self.plan, part.case, iterations)
+        running.results.add_links(part.case.label, counted.links)
+        return TrainedCase(part.case, part.phase, deadline, part.jobs, counted.evidence)
+
+    def _in_rounds(
+        self, step: ProgressStep, deadline: Deadline, change: Callable[[Plan, Case, Case], None]
+    ) -> list[TrainedCase]:
+        """Rounds of all jobs, part after part."""
+        running, results, parts = self.running, self.running.results, self.parts
+        done: list[TrainedCase] = []
+        player = None if running.links is None else EventPlayer(running.links, self.plan, self._events())
+        announce = _nothing if player is None else player.announce
+        going = self._rounds(deadline, announce)
+        for index, part in enumerate(parts):  # while it grows
+            if index:
+                change(self.plan, parts[index - 1].case, part.case)
+                assert isinstance(going, WitnessedRounds)  # of a plan whose workers fail a case is a training
+                going.swap(_swaps(parts[index - 1], part))
+            running.network.begin()
+            for ended in _explained(going, player):
+                self._note(ended)
+                number = len(self.ended) - 1
+                what = "measured" if number in part.phase.measured else "warming up"
+                times = ", ".join(show_time(job.rows[-1].makespan_s) for job in part.jobs)
+                step.advance(f"training {part.case.label}: {times}, {what}")
+                if number in part.phase.measured and index + 1 == len(parts) and self._swapped(part, number):
+                    if player is not None:
+                        player.expect(self._events())
+                    break
+                if number == part.phase.rounds[-1]:
+                    break
+            played = player.end() if player is not None and index + 1 == len(parts) else []
+            iterations = {job.number: len(parts[index].phase.rounds) for job in part.jobs}
+            counted = running.network.end(self.plan, part.case, iterations)
+            results.add_links(part.case.label, counted.links)
+            compares = part.training.by_chance.isdisjoint(part.compared)
+            spans = going.spans if isinstance(going, RecoveringRounds) else ()
+            collected = parts[index].phase, deadline, part.jobs, counted.evidence, compares
+            done.append(TrainedCase(part.case, *collected, spans=spans))
+        for ended_case in done:
+            ended_case.events = [one for one in played if one.iteration in ended_case.phase.rounds]
+            results.add_link_events(ended_case.case.label, [one._asdict() for one in ended_case.events])
+        return done
 
     def _rounds(self, deadline: Deadline, announce: Callable[[int, float], None]) -> WitnessedRounds | RecoveringRounds:
         running, recovery = self.running, self.plan.recovery
@@ -370,7 +415,7 @@ class _UnderWay:
         self.ended.append(ended)
         for part in self.parts:
             for job in part.jobs:
-                job.note(ended, part)
+                job.note(ended, part, own_phase(self.plan, part.case, part.phase, job.number))
 
     def _swapped(self, part: _Part, number: int) -> bool:
         """Whether it was decided, after the round of a number, that another part goes on with another schedule."""
@@ -391,7 +436,7 @@ class _UnderWay:
         added = self._part(len(self.cases) - 1)
         for ended in self.ended:
             for job in added.jobs:
-                job.note(ended, added)
+                job.note(ended, added, added.phase)
         self.parts.append(added)
         self.running.reporter.note(f"going on with {chosen.choice.label} after measured iteration {after}")
         return True

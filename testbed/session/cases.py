@@ -117,7 +117,7 @@ def identity_of(
     """What manifest and comparison say of a run: what `machine` it ran on, and what carried its messages."""
     name = " + ".join(job.name for job in plan.jobs)
     seeds = [job.workload.seed for job in plan.jobs]
-    (iterations,) = {job.workload.iterations for job in plan.jobs}
+    iterations = max(job.workload.iterations for job in plan.jobs)
     return {
         "name": f"{name} on {plan.network.name}",
         "topology": plan.network.name,

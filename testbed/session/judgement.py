@@ -109,13 +109,15 @@ def _measured(plan: Plan, case: Case, job: TrainedJob, evidence: CaseEvidence, l
     limits = memory_bytes.activation_limits(job.job, problem, schedule)
     beside = None
     if len(plan.jobs) > 1:
-        alone_s = float(np.median(predict_alone(plan, case, job.load, job.number).makespans()))
+        alone = predict_alone(plan, case, job.load, job.number)
+        alone_s = float((np.mean if job.free else np.median)(alone.makespans()))
         beside = Beside(job.job.name, job.load.start_s, alone_s, case.alone_of)
     return MeasuredCase(
         schedule=case.jobs[job.number].choice.schedule,
         label=case.label,
         rows=rows,
-        predicted=predicted_summary(job.predicted, iterations),
+        predicted=predicted_summary(job.predicted, iterations, mean=job.free),
+        statistic="mean" if job.free else "median",
         predicted_p95_s=float(np.percentile(predicted_times_s(job.predicted, iterations), 95)),
         predicted_range=job.predicted_range,
         checks=judge(evidence),

@@ -135,33 +135,45 @@ class Loop:
             for rank, connection in enumerate(launcher.workers)
         }
         timers = Timers() if timers is None else timers
-        timers.at(time.monotonic() + deadline.seconds, partial(self._late, left, deadline, what))
+        timers.at(time.monotonic() + deadline.seconds, partial(self.late, left, deadline, what))
         while left:
-            tellers = {teller: launcher for launcher in self.launchers for teller in launcher.tellers}
-            ready = wait([*left, *tellers, *self._guards], timeout=timers.left_s())
-            self._require_alive(what)
-            for awaited in ready:
-                if not isinstance(awaited, Connection):
-                    continue
-                if awaited in tellers:
-                    tellers[awaited].note_exit(awaited)
-                    continue
-                number, rank = left.pop(awaited)
-                reply = self.launchers[number].reply(rank)
-                if not isinstance(reply, expected):
-                    self._require_alive(what)
-                    self.launchers[number].fail(rank, reply, what)
-                replies[number][rank] = reply
+            for number, rank in self.heard(left, timers, what):
+                replies[number][rank] = self.reply(expected, number, rank, what)
             if left:
                 timers.act()
         return [[found[rank] for rank in sorted(found)] for found in replies]
+
+    def heard(self, left: dict[Connection, tuple[int, int]], timers: Timers, what: str) -> list[tuple[int, int]]:
+        """Wait until a worker of `left` has something to say, or a timer is due; returns (job, rank) of those that
+        have, and takes them out of `left`. Raises RunFailed where what has to live has ended."""
+        tellers = {teller: launcher for launcher in self.launchers for teller in launcher.tellers}
+        ready = wait([*left, *tellers, *self._guards], timeout=timers.left_s())
+        self._require_alive(what)
+        found = []
+        for awaited in ready:
+            if not isinstance(awaited, Connection):
+                continue
+            if awaited in tellers:
+                tellers[awaited].note_exit(awaited)
+            else:
+                found.append(left.pop(awaited))
+        return found
+
+    def reply(self, expected: type[Reply], job: int, rank: int, what: str) -> Reply:
+        """What a worker that was heard of has to say. Raises RunFailed where it is nothing `expected`."""
+        reply = self.launchers[job].reply(rank)
+        if not isinstance(reply, expected):
+            self._require_alive(what)
+            self.launchers[job].fail(rank, reply, what)
+        return reply
 
     def _require_alive(self, what: str) -> None:
         """Blame what carries the links before the workers that only complain of it."""
         for descriptor in wait(list(self._guards), timeout=0):
             raise RunFailed(f"{self._guards[descriptor]} ended while workers were to {what}")  # type: ignore[index]
 
-    def _late(self, left: Mapping[Connection, tuple[int, int]], deadline: Deadline, what: str) -> None:
+    def late(self, left: Mapping[Connection, tuple[int, int]], deadline: Deadline, what: str) -> None:
+        """Raises RunFailed for those that are `left`."""
         who = " and ".join(self.launchers[number].called(*ranks) for number, ranks in grouped(left.values()).items())
         number, rank = min(left.values())
         raise RunFailed(f"{who} did not {what} within {deadline}{self.launchers[number].log(rank)}")

@@ -37,8 +37,8 @@ class NetworkAccounts(Protocol):
     def leave_out(self) -> None:
         """What was counted since the last mark is not; as `mark` from here on."""
 
-    def end(self, plan: Plan, case: Case, iterations: int) -> CountedNetwork:
-        """It is over, after so many iterations."""
+    def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
+        """It is over, after so many iterations of each job at work, by its number."""
 
 
 class _LabCounts(NamedTuple):
@@ -76,14 +76,13 @@ class LabAccounts:
         self._left_out.append(now.since(self._marked))
         self._marked = now
 
-    def end(self, plan: Plan, case: Case, iterations: int) -> CountedNetwork:
+    def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
         """See NetworkAccounts."""
         counted = self._counts().since(self._before)
         for part in self._left_out:
             counted = counted.since(part)
         links = counted.links
-        planned = [PlannedTraffic(iterations * size, iterations * many) for size, many in planned_traffic(plan, case)]
-        rows = [link_row(row, carried) for row, carried in zip(links, planned, strict=True)]
+        rows = [link_row(row, carried) for row, carried in zip(links, _of_all(plan, case, iterations), strict=True)]
         tcp = counted.tcp
         evidence = NetworkEvidence(
             drops=sum(row.dropped + (row.lost or 0) for row in links),
@@ -101,6 +100,18 @@ class LabAccounts:
             for name in LOSS_SIGNS:
                 signs[name] += counters.get(name, 0)
         return _LabCounts(links, signs)
+
+
+def _of_all(plan: Plan, case: Case, iterations: Mapping[int, int]) -> list[PlannedTraffic]:
+    """What so many iterations of jobs should bring, per direction."""
+    each = [(count, planned_traffic(plan, case, [job])) for job, count in iterations.items()]
+    return [
+        PlannedTraffic(
+            sum(count * traffic[place].wire_bytes for count, traffic in each),
+            sum(count * traffic[place].messages for count, traffic in each),
+        )
+        for place in range(len(each[0][1]))
+    ]
 
 
 def lossless(plan: Plan, case: Case) -> bool:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.files import saving
-from testbed.judge import numerics
 from testbed.plan.events import trained, trainings
 from testbed.plan.plan import Job, Plan
 from testbed.session import deadlines
+from testbed.thresholds import COMPARED_ITERATIONS
 from testbed.train.assignment import ReferenceOutcome
 from testbed.train.launcher import Launcher
 from testbed.train.protocol import TrainReference
@@ -54,7 +54,7 @@ def all_kept(plan: Plan, kept: Path | None) -> bool:
 def _request(plan: Plan, job: Job) -> TrainReference:
     number = plan.jobs.index(job)
     most = max(len(trained(plan, cases, number)) for cases in trainings(plan.cases))
-    iterations = min(most, numerics.compared(job.workload))
+    iterations = min(most, COMPARED_ITERATIONS)
     lasts = {min(iterations, len(trained(plan, cases, number))) - 1 for cases in trainings(plan.cases)}
     # it is trained in two orders of sums
     deadline_s = 2 * deadlines.of_reference(job.workload, iterations).seconds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from testbed.judge import iterations
@@ -15,11 +16,13 @@ from testbed.plan.plan import Job
 from testbed.plan.recovery import Failure
 from testbed.planning.drawn_iterations import is_uniform
 from testbed.session.deadlines import Deadline
+from testbed.session.free_loop import FreeIterations
 from testbed.session.loop import START_MARGIN_S, Loop, Resumed
 from testbed.session.timers import TimedAction
 from testbed.thresholds import COMPARED_ITERATIONS
 from testbed.trace.tables import Trace
 from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTask
+from testbed.units import show_time
 
 
 class Round(NamedTuple):
@@ -29,10 +32,12 @@ class Round(NamedTuple):
     """By number of the job, of its ranks in order; () for one that had no part in it."""
     machine: MachineCounts
     """While it was trained; what went on since the one before (an event, a controller at work) is not in it."""
+    begin_s: float = math.nan
+    """Where jobs run freely, when the only job that has a part in it began, in seconds since the common start."""
 
     def row(self, job: int, warmup: int = 0) -> iterations.IterationRow:
         """The iteration of a job as a whole; the first `warmup` ones are marked as such."""
-        return iterations.iteration_row(self.records[job], warmup, self.machine)
+        return iterations.iteration_row(self.records[job], warmup, self.machine, self.begin_s)
 
     def trace(self, job: int) -> Trace:
         """The iteration of a job, its ranks counted from 0."""
@@ -80,6 +85,24 @@ def task_of(
 def unknown_task(job: Job, schedule: Schedule, count: int) -> TrainingTask:
     """The same of an unpaced job of which no time is known yet."""
     return TrainingTask(TimedSchedule(schedule, None), job.workload, count, sites=sites_of(job))
+
+
+class WitnessedIterations:
+    """Iterations of jobs that run freely, by their numbers, as each ends. Iterating over it raises RunFailed."""
+
+    def __init__(self, free: FreeIterations, jobs: Sequence[int], witness: Witness, say: Callable[[str], None]) -> None:
+        """`jobs` have the numbers of those that are trained; what is late is said."""
+        self._free, self._jobs, self._witness, self._say = free, jobs, witness, say
+
+    def __iter__(self) -> Iterator[Round]:
+        before = self._witness.read()
+        for ended in self._free:
+            if ended.late_s > 0:
+                name = f"iteration {ended.records[0].iteration + 1} of job {self._jobs[ended.job]}"
+                self._say(f"{name} begins {show_time(ended.late_s)} later than it should: this machine was late")
+            now = self._witness.read()
+            yield Round({self._jobs[ended.job]: ended.records}, now.since(before), ended.begin_s)
+            before = now
 
 
 class WitnessedRounds:

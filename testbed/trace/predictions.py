@@ -40,15 +40,17 @@ def predicted_times_s(predicted: Trace, iterations: Sequence[int]) -> NDArray[np
     return found
 
 
-def predicted_summary(predicted: Trace, iterations: Sequence[int]) -> Summary:
-    """What is predicted of measured iterations together: medians, and the most in flight.
+def predicted_summary(predicted: Trace, iterations: Sequence[int], *, mean: bool = False) -> Summary:
+    """What is predicted of measured iterations together: medians, or the mean of times and bubbles, and the most in
+    flight.
 
     Raises ValueError as `predicted_numbers`.
     """
     of = dict(zip(predicted.iterations().tolist(), summaries(predicted), strict=True))
     each = [of[number] for number in predicted_numbers(predicted, iterations).tolist()]
+    of_all = np.mean if mean else np.median
     return Summary(
-        float(np.median([prediction.makespan_s for prediction in each])),
-        float(np.median([prediction.bubble_ratio for prediction in each])),
+        float(of_all([prediction.makespan_s for prediction in each])),
+        float(of_all([prediction.bubble_ratio for prediction in each])),
         tuple(max(peaks) for peaks in zip(*(prediction.peaks for prediction in each), strict=True)),
     )

@@ -187,6 +187,8 @@ class IterationRecord:
     """In the first and in the last compared iteration, where the job asks for them."""
     memory: RankBytes | None = None
     """In the first iteration, where the job asks for it: what the rank's tensors really took."""
+    ended_s: float = 0.0
+    """When its last slot was over on its logical clock, and what its replicas reduce was there."""
 
     def called(self, iteration: int) -> IterationRecord:
         """The same with another number."""

@@ -42,6 +42,8 @@ class ActionLog:
         """The step that took the message; when it was posted, first waited for, and taken."""
         self.sent: list[tuple[LoggedAction, float]] = []
         self.overruns: list[float] = []
+        self.ended_s = 0.0
+        """As IterationRecord has it."""
         self.most_in_flight = 0
         self.activation_bytes = 0
         """The most that were counted at the end of a forward."""
@@ -49,6 +51,11 @@ class ActionLog:
     def in_flight(self, count: int) -> None:
         """So many microbatches of stages are held now."""
         self.most_in_flight = max(self.most_in_flight, count)
+
+    def ended(self, clock_s: float) -> None:
+        """The last slot was over at `clock_s` on the logical clock, and all that comes from replicas is there."""
+        come_s = max((received.taken_s for received in self.collectives.received), default=clock_s)
+        self.ended_s = max(clock_s, come_s) - self.start_s
 
     def action_rows(self, steps: Sequence[LoggedAction]) -> Table:
         """One row per action."""

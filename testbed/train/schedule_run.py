@@ -21,7 +21,7 @@ from testbed.train.assignment import IterationRecord, TimedSchedule, require_sam
 from testbed.train.boundary_messages import BoundaryMessages
 from testbed.train.log import ActionLog, LoggedAction
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
-from testbed.train.rank_witness import Accounts, RankWitness
+from testbed.train.rank_witness import Accounts
 from testbed.train.streams import Pending
 from testbed.train.tensor_memory import Memory
 from testbed.train.tensor_peers import Instants
@@ -191,10 +191,9 @@ class ScheduleRun:
             send.wait()
         if replicas is not None:
             log.collectives = replicas.end()
-        witness = self.process.accounts.end(clock.wake_late_s)
         if local:
             raise RuntimeError(f"never consumed: {list(local)}")
-        return self._end(iteration, log, late_start_s, witness)
+        return self._end(iteration, log, late_start_s, clock)
 
     def _await_start(self, iteration: int, start_s: float) -> tuple[float, float]:
         """Make ready and sleep until this rank begins; returns when that is, and how late it was ready, in seconds."""
@@ -208,8 +207,10 @@ class ScheduleRun:
         sleep_until(begin_s, self.process.spin_s)
         return begin_s, late_start_s
 
-    def _end(self, iteration: int, log: ActionLog, late_start_s: float, witness: RankWitness) -> IterationRecord:
+    def _end(self, iteration: int, log: ActionLog, late_start_s: float, clock: LogicalClock) -> IterationRecord:
         """Step the optimizer, and make the record."""
+        log.ended(clock.time_s)
+        witness = self.process.accounts.end(clock.wake_late_s)
         state, counting = self.state, self.state.task.count_memory and iteration == 0
         step = state.step()
         return IterationRecord(
@@ -232,6 +233,7 @@ class ScheduleRun:
             step.gradients,
             step.fingerprints,
             self._count_memory(log.activation_bytes) if counting else None,
+            log.ended_s,
         )
 
     def _receive(self, step: LoggedAction, iteration: int, log: ActionLog) -> tuple[torch.Tensor, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from testbed.errors import RunFailed
@@ -59,7 +60,7 @@ class WanAccounts:
         """See NetworkAccounts. Raises RunFailed: machines of their own are not started anew."""
         raise RunFailed("workers on machines of their own cannot be replaced")
 
-    def end(self, plan: Plan, case: Case, iterations: int) -> CountedNetwork:
+    def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
         """See NetworkAccounts: what the ranks' own TCP has sent again is all that tells of loss. Raises RunFailed."""
         clocks = ClockEvidence(self._worst_s, self._keepers.contradictions - self._contradictions)
         evidence = NetworkEvidence(0, self._count() - self._resent, {}, lossless(plan, case), clocks)

@@ -92,6 +92,9 @@ def require_a_real_network(plan: Plan) -> Plan:
         raise BadInput.of(file.NAME, "events", f"{len(plan.events)}", "none: nothing changes a real network at will")
     plan = with_clock(plan, replace(plan.clock, name="real"))
     require_trainable(plan)
+    if plan.rounds == "free":
+        expected = "together: on machines of their own ranks hear late of what they are told"
+        raise BadInput.of(plan.network.name, "rounds", plan.rounds, expected)
     return plan
 
 

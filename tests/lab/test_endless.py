@@ -26,8 +26,8 @@ SMALL = (
     ],
 )
 def test_it_is_an_error_with_all_names(event: str, down: str, tmp_path: Path) -> None:
-    files = ROOT / "topologies/two-dc-metro.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
-    command = [sys.executable, "-m", "testbed", "run", *files, *SMALL, "--event", event, "--out", tmp_path / "out"]
+    files = "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml"
+    command = [sys.executable, "-m", "testbed", "run", *files, *SMALL, "--event", event, "--out", str(tmp_path / "out")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 4, done.stderr
     said = next(line for line in done.stderr.splitlines() if line.startswith("error: "))

@@ -38,8 +38,8 @@ def test_an_outage_longer_than_a_usual_deadline_is_gone_through(measured: Mappin
 
 def test_a_link_that_stays_down_ends_the_run_with_all_names(tmp_path: Path) -> None:
     event = "link paris--warsaw paris -> warsaw down at iteration 2 + 100 ms"
-    words = (*WORDS, "--event", event, "--clock", "virtual", "--no-picture", "--out", tmp_path / "out")
-    command = [sys.executable, "-m", "testbed", "run", TWO, PP4, *words]
+    words = (*WORDS, "--event", event, "--clock", "virtual", "--no-picture", "--out", str(tmp_path / "out"))
+    command = [sys.executable, "-m", "testbed", "run", str(TWO), str(PP4), *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1000, check=False)
     assert done.returncode == 4, done.stderr
     assert "warning: iteration 2 never ends, with link" in done.stderr

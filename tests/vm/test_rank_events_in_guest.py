@@ -44,8 +44,8 @@ def asked(place: Path) -> dict[str, Asked]:
         plan = planned(place / name, TWO, PP4, *FEW, "--schedule", "1f1b", *more, *words)
         found[name] = Asked(plan, "relay")
     schedules = ("--schedule", "zb-h1", "--schedule", "crosspipe-greedy")
-    words = ("--iterations", "8", "--set", "warmup=1", "--adapt", "ski-rental", "--event", "rank 2 slower x1.8 at 3")
-    found[ADAPTING] = Asked(planned(place, TWO, PP4, *schedules, *words), "relay")
+    adapting = ("--iterations", "8", "--set", "warmup=1", "--adapt", "ski-rental", "--event", "rank 2 slower x1.8 at 3")
+    found[ADAPTING] = Asked(planned(place, TWO, PP4, *schedules, *adapting), "relay")
     return found
 
 
