@@ -155,11 +155,16 @@ def enforced(plan: Plan, enforcement: options.Enforcement | None) -> Plan:
 
 def refuse_beside_plan(what: Path, workloads: Sequence[Path]) -> None:
     """Raises BadInput for workloads beside a plan or a results directory."""
+    if is_plan(what):
+        raise BadInput.of(str(what), "WORKLOAD", str(workloads[0]), "none: a plan has its jobs already")
+
+
+def is_plan(what: Path) -> bool:
+    """Whether this is a plan or a results directory, no topology. Raises BadInput for a file that cannot be read."""
     from testbed.spec.presets import is_preset
 
     of_results = what.is_dir() and not is_preset(what)
-    if of_results or (what.suffix == ".json" and '"cases"' in options.read_text(what)):
-        raise BadInput.of(str(what), "WORKLOAD", str(workloads[0]), "none: a plan has its jobs already")
+    return of_results or (what.suffix == ".json" and '"cases"' in options.read_text(what))
 
 
 def refuse_kept_for_several(workloads: Sequence[Path], schedules_from: Path | None) -> None:

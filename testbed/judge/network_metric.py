@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import NamedTuple
 
@@ -64,6 +64,9 @@ class Seen:
     fct_median_s: Each
     """Flow completion time: from a message being handed to the network to its last byte being there."""
     fct_worst_s: Each
+    fct_p95_s: Each = field(default_factory=list)
+    """Of runs of an earlier version [], as the next one."""
+    fct_p99_s: Each = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,10 @@ class CaseFairness:
     filled: Filled
     predicted: Seen
     measured: Seen
+
+
+LATER_OUTCOMES = frozenset({"fct_p95_s", "fct_p99_s"})
+"""Of `Seen`, what earlier versions did not write."""
 
 
 class Flows(NamedTuple):
@@ -145,16 +152,16 @@ def seen(
 ) -> Seen:
     """Of the jobs with these numbers in all iterations of a trace, which took `took_s`; rates and completion times of
     the messages `known`."""
-    rates, middle, worst = [], [], []
+    rates, completed = [], []
     for number in jobs:
         mine = {name: message for name, message in known.items() if name[0] == number and name[-2:] in flows.pairs}
         took = [message.arrived_s - message.sent_s for message in mine.values()]
         rates.append(_least_rate(mine))
-        middle.append(float(np.median(took)) if took else None)
-        worst.append(max(took, default=None))
+        completed.append(np.percentile(took, (50.0, 95.0, 99.0, 100.0)).tolist() if took else [None] * 4)
     reduced = [_reduction_s(trace.messages[trace.messages["job"] == number]) for number in jobs]
     jain = jain_index(np.array([math.inf if rate is None else rate for rate in rates]))
-    return Seen(rates, most_flows, jain, list(took_s), reduced, middle, worst)
+    middle, p95, p99, worst = map(list, zip(*completed, strict=True))
+    return Seen(rates, most_flows, jain, list(took_s), reduced, middle, worst, p95, p99)
 
 
 def expected(plan: Plan, case: Case, predicted: Trace, iteration_s: Sequence[float]) -> tuple[Filled, Seen]:

@@ -2,10 +2,10 @@
 
 The score is the paper's (compatibility.py says how we know it). Ours is where demands come from: a job sends on a
 direction while its messages, as the event model predicts an iteration of it alone, would be sent one after the other at
-the least rate of their route so far; and the circle of jobs that are trained in rounds, which is a round. The paper's is a
-common multiple of the iterations: of jobs that run freely, whose iterations drift past each other where they are
-unequal, so that every shift is worth nearly the same. The score knows nothing of what a job waits for, so nothing of
-what a collision costs; `interleave` asks the event model for that.
+the least rate of their route so far; and the circle of jobs that train in rounds: a round. The paper's is a common
+multiple of the iterations, of jobs that run freely, whose iterations drift past each other where they are unequal, so
+that every shift is worth nearly the same. The score knows nothing of what a job waits for, so nothing of what a
+collision costs; `interleave` asks the event model for that.
 """
 
 from __future__ import annotations
