@@ -54,6 +54,7 @@ class PlanOptions(NamedTuple):
     checkpoint: str | None = None
     failure: Sequence[str] | None = None
     chaos: str | None = None
+    background: Path | None = None
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
@@ -72,6 +73,7 @@ def plan(
     elephants_from: options.ElephantsFrom = None,
     detour: options.Detour = None,
     enforce: options.Enforce = None,
+    background: options.BackgroundFile = None,
     event: options.Events = None,
     lose: options.Lose = None,
     arrive: options.Arrive = None,
@@ -101,13 +103,20 @@ def plan(
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, checkpoint, failure, chaos
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, checkpoint, failure, chaos, background
     asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
     clocked = PlannedClock(clock.value, options.seed_of(seed, virtual=clock is options.ClockName.virtual))
-    made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations, events=event or [])
+    made = resolve.load_plan(
+        topology,
+        *workloads,
+        settings=settings or [],
+        events=event or [],
+        background=background,
+        iterations=iterations,
+    )
     made = enforced(resolve.with_clock(made, clocked), enforce)
     made, remarks = scheduled_and_routed(made, asked, workloads, quiet=quiet, strict=strict)
     write_output(out, file.to_json(made), "--out")
@@ -344,12 +353,14 @@ def plan_of(
     settings: Sequence[str] | None,
     *,
     events: Sequence[str] | None = None,
+    background: Path | None = None,
     quiet: bool,
     strict: bool = False,
     robust: bool = False,
 ) -> Plan:
     """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
-    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule, event=events, robust=robust), settings)
+    asked = PlanOptions(schedule, event=events, robust=robust, background=background)
+    unfinished = unfinished_plan(what, workloads, asked, settings)
     if not workloads:
         return unfinished
     return complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
@@ -369,8 +380,14 @@ def unfinished_plan(
         return read_plan(what, {"--iterations": iterations, "--set": settings} | asked.by_option())
     refuse_beside_plan(what, workloads)
     refuse_kept_for_several(workloads, asked.schedules_from)
-    given = asked.event or []
-    return resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations, events=given)
+    return resolve.load_plan(
+        what,
+        *workloads,
+        settings=settings or [],
+        events=asked.event or [],
+        background=asked.background,
+        iterations=iterations,
+    )
 
 
 def read_plan(path: Path, given: Mapping[str, object]) -> Plan:

@@ -24,6 +24,7 @@ def predict(
     what: options.TopologyOrPlan,
     workloads: options.MoreWorkloads = None,
     schedule: options.Schedules = None,
+    background: options.BackgroundFile = None,
     event: options.Events = None,
     settings: options.Settings = None,
     robust: options.Robust = False,
@@ -41,7 +42,17 @@ def predict(
     from testbed.planning.left_out import warnings
     from testbed.planning.prediction import predicted_rows, ranges_of_rows
 
-    plan = plan_of(what, workloads, schedule, settings, events=event, quiet=quiet, strict=strict, robust=robust)
+    plan = plan_of(
+        what,
+        workloads,
+        schedule,
+        settings,
+        events=event,
+        background=background,
+        quiet=quiet,
+        strict=strict,
+        robust=robust,
+    )
     rows, spans = predicted_rows(plan), predicted_spans(plan)
     warned = warnings(plan, ranges_of_rows(rows))
     show = _show_one if len(plan.jobs) == 1 else _show_several

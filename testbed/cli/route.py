@@ -42,6 +42,7 @@ def route(
     elephants_from: options.ElephantsFrom = None,
     detour: options.Detour = None,
     lose: options.Lost = None,
+    background: options.BackgroundFile = None,
     picture: Annotated[
         Path | None,
         typer.Option(metavar="FILE", callback=options.drawable, help="Draw the network and its load: an .svg or .png."),
@@ -66,7 +67,7 @@ def route(
 
     chosen = [choose(text) for text in policy or ["shortest", "ecmp", "greedy"]]
     reach = options.reach_of(elephants_from, detour)
-    plan = plan_of(what, workloads, schedule, settings, quiet=quiet)
+    plan = plan_of(what, workloads, schedule, settings, background=background, quiet=quiet)
     if not plan.cases:
         raise BadInput.of(str(what), "schedules", "none that fits", "one whose messages can be routed")
     plan = without(replace(plan, framing=framing_for(plan, reach.detour), events=()), lose or ())

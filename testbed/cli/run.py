@@ -69,6 +69,7 @@ def run(
     elephants_from: options.ElephantsFrom = None,
     detour: options.Detour = None,
     enforce: options.Enforce = None,
+    background: options.BackgroundFile = None,
     event: options.Events = None,
     lose: options.Lose = None,
     arrive: options.Arrive = None,
@@ -96,7 +97,7 @@ def run(
     from testbed.planning import resolve
     from testbed.results.destination import require_place
 
-    comes_goes = lose, arrive, depart, swap, alone, event, adapt, False, checkpoint, failure, chaos
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt, False, checkpoint, failure, chaos, background
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)

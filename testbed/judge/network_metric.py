@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from testbed.grouping import grouped
 from testbed.judge.fidelity import DirectionCounters
 from testbed.model.network import Floats
 from testbed.plan import routes
+from testbed.plan.background import background_bps
 from testbed.plan.events import at_work
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Plan
@@ -128,7 +129,11 @@ def flows_of(plan: Plan, case: Case, predicted: Trace) -> Flows:
     crossing = frozenset(
         (rank_at[commodity.source], rank_at[commodity.target]) for commodity in found if route_of(commodity)
     )
-    return Flows(settled_problem(network_at(plan, case), found, [route_of(commodity) for commodity in found]), crossing)
+    network = network_at(plan, case)
+    problem = settled_problem(network, found, [route_of(commodity) for commodity in found])
+    if plan.background:
+        problem = replace(problem, rate_bps=problem.rate_bps - np.array(background_bps(plan, network)))
+    return Flows(problem, crossing)
 
 
 def filled(plan: Plan, case: Case, flows: Flows) -> Filled:

@@ -58,6 +58,13 @@ class RunningController(Protocol):
         """
 
 
+class BackgroundTraffic(Protocol):
+    """What is on a lab's network beside the jobs."""
+
+    def begin(self, start_s: float) -> None:
+        """An iteration begins at this instant of the monotonic clock."""
+
+
 @dataclass(frozen=True)
 class Running:
     """What every case of a session needs."""
@@ -73,6 +80,8 @@ class Running:
     """Of the cases that they are known of already."""
     links: ChangingLinks | None = None
     """Of a lab; None where nothing can change what the network is."""
+    background: BackgroundTraffic | None = None
+    """None where jobs have the network for themselves."""
     adaptation: RunningController | None = None
     """None where schedules are swapped as the plan says, and at no other time."""
     workers: ReplacedWorkers | None = None
@@ -199,10 +208,6 @@ def train(
     return _UnderWay(running, plan, list(cases), list(made), costs).trained(change)
 
 
-def _nothing(number: int, start_s: float) -> None:
-    """Is done as a round begins."""
-
-
 def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
     """By number of each job that is ever at work, what its workers do: from the first round of a case in which it is
     at work to the last one."""
@@ -275,8 +280,7 @@ class _UnderWay:
                 reporter.note(f"the first {warmup} of {count} iterations warm up, and do not count")
             try:
                 player = None if running.links is None else EventPlayer(running.links, self.plan, self._events())
-                announce = _nothing if player is None else player.announce
-                going = self._rounds(deadline, announce)
+                going = self._rounds(deadline, partial(self._announce, player))
                 for index, part in enumerate(parts):  # while it grows
                     if index:
                         change(self.plan, parts[index - 1].case, part.case)
@@ -311,6 +315,13 @@ class _UnderWay:
                             results.add_trace(part.case.label, "measured", job.as_part())
                             results.add_iterations(part.case.label, job.rows, job=job.number)
         return TrainedPlan(self.plan, done)
+
+    def _announce(self, player: EventPlayer | None, number: int, start_s: float) -> None:
+        """The round of a number begins at this instant of the monotonic clock. Raises RunFailed."""
+        if player is not None:
+            player.announce(number, start_s)
+        if self.running.background is not None:
+            self.running.background.begin(start_s)
 
     def _rounds(self, deadline: Deadline, announce: Callable[[int, float], None]) -> WitnessedRounds | RecoveringRounds:
         running, recovery = self.running, self.plan.recovery
