@@ -99,8 +99,8 @@ def run(
 
     comes_goes = lose, arrive, depart, swap, alone, event, adapt, False, checkpoint, failure, chaos, background
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
-    plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
-    plan = planning.enforced(_clocked(plan, clock, seed), enforce)
+    unfinished = planning.unfinished_plan(what, workloads, asked, settings, iterations)
+    plan = planning.enforced(_clocked(unfinished, clock, seed), enforce)
     guest = vm or plan.clock.name == "virtual"
     _require_sense(control=control, guest=guest)
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
@@ -110,7 +110,6 @@ def run(
     capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
     directory = out or named_place("-".join([plan.network.name, *(job.name for job in plan.jobs)]))
     require_place(directory, overwrite=overwrite)
-    # what cannot be scheduled or routed is refused before anything starts
     plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
     request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
