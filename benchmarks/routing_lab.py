@@ -107,7 +107,12 @@ def topology(spines: int, rate_bps: float = RATE_BPS) -> Topology:
 
 
 def workload(
-    name: str, grid: Sequence[Sequence[str]], sizes: Sizes, schedules: Sequence[Any], slot_s: float = SLOT_S
+    name: str,
+    grid: Sequence[Sequence[str]],
+    sizes: Sizes,
+    schedules: Sequence[Any],
+    slot_s: float = SLOT_S,
+    microbatches: int = MICROBATCHES,
 ) -> Workload:
     """A job whose replicas are the rows of a grid of nodes."""
     replicas, stages = len(grid), len(grid[0])
@@ -117,11 +122,11 @@ def workload(
         "parallelism": {"pipeline": stages, "data": replicas},
         "placement": list(grid[0]),
         "data_parallel": {"replicas": [list(row) for row in grid[1:]], "parameters": f"{sizes.ring:.0f} B"},
-        "microbatches": MICROBATCHES,
+        "microbatches": microbatches,
         "microbatch_size": 1,
         "pacing": dict.fromkeys("FIW", f"{slot_s * 1e3:g} ms"),
         "message": f"{sizes.message:.0f} B",
-        "memory": MICROBATCHES,
+        "memory": microbatches,
         "schedules": list(schedules),
         "iterations": 1,
         "warmup": 1,

@@ -72,6 +72,8 @@ def _jobs_tables(cases: Sequence[CaseFairness], width: int) -> list[Table]:
     outcomes = [
         *_both("all-reduce", cases, lambda metric: metric.all_reduce_s),
         *_both("median FCT", cases, lambda metric: metric.fct_median_s),
+        *_both("FCT p95", cases, lambda metric: metric.fct_p95_s),
+        *_both("FCT p99", cases, lambda metric: metric.fct_p99_s),
         *_both("worst FCT", cases, lambda metric: metric.fct_worst_s),
     ]
     sections.append(Section("reductions, and flow completion times of messages", outcomes))
@@ -87,8 +89,11 @@ def _rates(rows: Sequence[Sequence[float | None]]) -> list[Column]:
 
 
 def _both(what: str, cases: Sequence[CaseFairness], of: Callable[[Seen], Each]) -> list[Column]:
-    """Predicted / measured; nothing where no job has it."""
-    pairs = [pair for case in cases for pair in zip(of(case.predicted), of(case.measured), strict=True)]
+    """Predicted / measured; nothing where no job has it, "-" in a case of an earlier version."""
+    pairs = []
+    for case in cases:
+        unknown = [None] * len(case.jobs)
+        pairs += list(zip(of(case.predicted) or unknown, of(case.measured) or unknown, strict=True))
     if all(value is None for pair in pairs for value in pair):
         return []
     unit, cells = _bare(show_times([value for pair in pairs for value in pair]))

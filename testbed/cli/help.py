@@ -17,13 +17,13 @@ GROUPS = {
         "confirm boots seeds quick "
         "begin controller swap-cost slot-noise "
         "noise over repetitions cell list claim predict-only allow-faster beside-mininet engine size",
-        "Routes": "policy elephants-from detour enforce",
-        "Events during training": "event lose arrive depart swap adapt rounds",
+        "Routes": "policy elephants-from detour enforce case",
+        "Events during training": "background event lose arrive depart swap adapt rounds",
         "Workers that fail": "checkpoint failure chaos",
         "Where it runs": "interface clock seed vm shaper host-priority wall-limit jobs ray source",
         "What is shown": "top details memory messages checks recheck order last json format quiet",
         "What is written": (
-            "out overwrite picture svg html trace junit markdown write history comms waits baselines reason"
+            "out overwrite picture cdf svg html trace junit markdown write history comms waits baselines reason"
         ),
     }.items()
 }
@@ -58,7 +58,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         f"testbed adapt {_NET} {_JOB} --schedule crosspipe-greedy --event 'link paris--warsaw delay x4 at 10'",
         f"testbed adapt {_NET} {_JOB} --event 'rank 2 slower x1.5 at 10 to 40' --slot-noise 3",
     ),
-    "shell": (f"testbed shell {_NET}", f"echo 'paris/0 ping -c 3 warsaw/0' | testbed shell {_NET}"),
+    "shell": (
+        f"testbed shell {_NET}",
+        "testbed shell plan.json --case '1f1b on greedy'",
+        f"echo 'paris/0 ping -c 3 warsaw/0' | testbed shell {_NET}",
+    ),
     "report": (
         "testbed report results/demo",
         "testbed report results/demo --details",

@@ -197,6 +197,14 @@ Enforce = Annotated[
         "the routers' own hash sends where each flow is to go, and rules do the rest; default: rules, or the plan's.",
     ),
 ]
+BackgroundFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--background",
+        metavar="FILE",
+        help="Traffic beside the jobs, from CSV: from,to,rate, a row for each pair of datacenters that has some.",
+    ),
+]
 Events = Annotated[
     list[str] | None,
     typer.Option(

@@ -56,6 +56,7 @@ class PlanOptions(NamedTuple):
     checkpoint: str | None = None
     failure: Sequence[str] | None = None
     chaos: str | None = None
+    background: Path | None = None
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
@@ -74,6 +75,7 @@ def plan(
     elephants_from: options.ElephantsFrom = None,
     detour: options.Detour = None,
     enforce: options.Enforce = None,
+    background: options.BackgroundFile = None,
     event: options.Events = None,
     lose: options.Lose = None,
     arrive: options.Arrive = None,
@@ -104,13 +106,20 @@ def plan(
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, rounds, checkpoint, failure, chaos
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, rounds, checkpoint, failure, chaos, background
     asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
     clocked = PlannedClock(clock.value, options.seed_of(seed, virtual=clock is options.ClockName.virtual))
-    made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations, events=event or [])
+    made = resolve.load_plan(
+        topology,
+        *workloads,
+        settings=settings or [],
+        events=event or [],
+        background=background,
+        iterations=iterations,
+    )
     made = enforced(resolve.with_clock(_in_rounds(made, rounds), clocked), enforce)
     made, remarks = scheduled_and_routed(made, asked, workloads, quiet=quiet, strict=strict)
     write_output(out, file.to_json(made), "--out")
@@ -158,11 +167,16 @@ def enforced(plan: Plan, enforcement: options.Enforcement | None) -> Plan:
 
 def refuse_beside_plan(what: Path, workloads: Sequence[Path]) -> None:
     """Raises BadInput for workloads beside a plan or a results directory."""
+    if is_plan(what):
+        raise BadInput.of(str(what), "WORKLOAD", str(workloads[0]), "none: a plan has its jobs already")
+
+
+def is_plan(what: Path) -> bool:
+    """Whether this is a plan or a results directory, no topology. Raises BadInput for a file that cannot be read."""
     from testbed.spec.presets import is_preset
 
     of_results = what.is_dir() and not is_preset(what)
-    if of_results or (what.suffix == ".json" and '"cases"' in options.read_text(what)):
-        raise BadInput.of(str(what), "WORKLOAD", str(workloads[0]), "none: a plan has its jobs already")
+    return of_results or (what.suffix == ".json" and '"cases"' in options.read_text(what))
 
 
 def refuse_kept_for_several(workloads: Sequence[Path], schedules_from: Path | None) -> None:
@@ -362,13 +376,14 @@ def plan_of(
     settings: Sequence[str] | None,
     *,
     events: Sequence[str] | None = None,
+    background: Path | None = None,
     quiet: bool,
     strict: bool = False,
     robust: bool = False,
     rounds: options.RoundsName | None = None,
 ) -> Plan:
     """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
-    asked = PlanOptions(schedule, event=events, robust=robust, rounds=rounds)
+    asked = PlanOptions(schedule, event=events, robust=robust, rounds=rounds, background=background)
     unfinished = unfinished_plan(what, workloads, asked, settings)
     if not workloads:
         return unfinished
@@ -390,8 +405,14 @@ def unfinished_plan(
         return read_plan(what, {"--iterations": iterations, "--set": settings} | asked.by_option())
     refuse_beside_plan(what, workloads)
     refuse_kept_for_several(workloads, asked.schedules_from)
-    given = asked.event or []
-    made = resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations, events=given)
+    made = resolve.load_plan(
+        what,
+        *workloads,
+        settings=settings or [],
+        events=asked.event or [],
+        background=asked.background,
+        iterations=iterations,
+    )
     return _in_rounds(made, asked.rounds)
 
 

@@ -24,6 +24,7 @@ def predict(
     what: options.TopologyOrPlan,
     workloads: options.MoreWorkloads = None,
     schedule: options.Schedules = None,
+    background: options.BackgroundFile = None,
     event: options.Events = None,
     rounds: options.Rounds = None,
     settings: options.Settings = None,
@@ -44,7 +45,7 @@ def predict(
     from testbed.planning.prediction import predicted_rows, ranges_of_rows
 
     how = {"quiet": quiet, "strict": strict, "robust": robust}
-    plan = plan_of(what, workloads, schedule, settings, events=event, rounds=rounds, **how)
+    plan = plan_of(what, workloads, schedule, settings, events=event, rounds=rounds, background=background, **how)
     rows, spans = predicted_rows(plan), predicted_spans(plan)
     warned = warnings(plan, ranges_of_rows(rows))
     show = _show_one if len(plan.jobs) == 1 else _show_several

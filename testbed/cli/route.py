@@ -15,9 +15,19 @@ from testbed.errors import BadInput
 from testbed.units import finite
 
 if TYPE_CHECKING:
+    from testbed.model.network import Floats
     from testbed.plan.plan import Case, Plan
     from testbed.routing.apply import Demands
+    from testbed.routing.completion_times import Completions
     from testbed.routing.policy_comparison import PolicyOutcome
+
+
+_DistributionFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", callback=options.drawable, help="Draw how flow completion times are distributed: .svg or .png."
+    ),
+]
 
 
 def route(
@@ -33,10 +43,12 @@ def route(
     detour: options.Detour = None,
     lose: options.Lost = None,
     rounds: options.Rounds = None,
+    background: options.BackgroundFile = None,
     picture: Annotated[
         Path | None,
         typer.Option(metavar="FILE", callback=options.drawable, help="Draw the network and its load: an .svg or .png."),
     ] = None,
+    cdf: _DistributionFile = None,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -56,7 +68,7 @@ def route(
 
     chosen = [choose(text) for text in policy or ["shortest", "ecmp", "greedy"]]
     reach = options.reach_of(elephants_from, detour)
-    plan = plan_of(what, workloads, schedule, settings, quiet=quiet, rounds=rounds)
+    plan = plan_of(what, workloads, schedule, settings, background=background, quiet=quiet, rounds=rounds)
     if not plan.cases:
         raise BadInput.of(str(what), "schedules", "none that fits", "one whose messages can be routed")
     plan = without(replace(plan, framing=framing_for(plan, reach.detour), events=()), lose or ())
@@ -67,18 +79,41 @@ def route(
     # of the default routes: what links and transport do is the same on all
     warned = warnings(replace(plan, cases=(case,)))
     if picture is not None:
-        from testbed.files import output
-        from testbed.plan.network_state import planned
-        from testbed.routing.load_picture import draw
-
-        with output(picture, "--picture") as partial:
-            draw(planned(plan.network), outcomes, partial)
+        _draw_load(plan, outcomes, picture)
+    if cdf is not None:
+        _draw_distribution(outcomes, cdf)
     if as_json:
         options.emit(_document(plan, case, wanted, outcomes) | {"warnings": warned})
         return
     _show(plan, case, wanted, outcomes, options.warnings(warned))
-    if picture is not None:
-        options.stdout_console(80).print(f"drawn in {picture}", highlight=False, soft_wrap=True)
+    for drawn in filter(None, (picture, cdf)):
+        options.stdout_console(80).print(f"drawn in {drawn}", highlight=False, soft_wrap=True)
+
+
+def _draw_load(plan: Plan, outcomes: Sequence[PolicyOutcome], path: Path) -> None:
+    from testbed.files import output
+    from testbed.plan.network_state import planned
+    from testbed.routing.load_picture import draw
+
+    with output(path, "--picture") as partial:
+        draw(planned(plan.network), outcomes, partial)
+
+
+def _draw_distribution(outcomes: Sequence[PolicyOutcome], path: Path) -> None:
+    """Raises BadInput where no message of a flow to route crosses a link."""
+    from testbed.files import output
+    from testbed.routing.completion_picture import draw_distribution
+
+    found = [one for one in _completions(outcomes) if len(one.draws[0])]
+    if not found:
+        raise BadInput.of("--cdf", "option", str(path), "flows over links that send as much as --elephants-from")
+    with output(path, "--cdf") as partial:
+        draw_distribution(found, partial)
+
+
+def _completions(outcomes: Sequence[PolicyOutcome]) -> list[Completions]:
+    """Of every policy once."""
+    return list({outcome.completions.policy: outcome.completions for outcome in outcomes}.values())
 
 
 def _show(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[PolicyOutcome], warnings: Sequence[str]) -> None:
@@ -91,6 +126,7 @@ def _show(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[PolicyOutc
         route_tables.demand_table(plan, wanted),
         *route_tables.metric_tables(outcomes, console.width),
         *route_tables.job_tables(plan, outcomes, console.width),
+        *route_tables.completion_tables(_completions(outcomes), console.width),
         *route_tables.load_tables(plan, outcomes, console.width),
         *route_tables.route_tables(plan, outcomes, console.width),
         *route_tables.remarks(wanted, outcomes),
@@ -109,6 +145,7 @@ def _document(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Policy
         "case": case.label,
         "lost": list(lost(plan, case)),
         "flows": _flow_documents(plan, wanted),
+        "completion_times": [_completion_document(one) for one in _completions(outcomes)],
         "policies": [
             _policy_document(outcome, labels)
             | ({} if outcome.wanted is wanted else {"flows": _flow_documents(plan, outcome.wanted)})
@@ -132,6 +169,17 @@ def _flow_documents(plan: Plan, wanted: Demands) -> list[dict[str, Any]]:
         for routed, mine in ((True, wanted.elephants), (False, wanted.mice))
         for commodity in mine
     ]
+
+
+def _completion_document(one: Completions) -> dict[str, Any]:
+    """Of all draws together, and of each; null without messages."""
+    from testbed.routing.completion_times import Quantiles, quantiles
+
+    def of(times_s: Floats) -> dict[str, float | None]:
+        return quantiles(times_s)._asdict() if len(times_s) else dict.fromkeys(Quantiles._fields)
+
+    document = {"policy": one.policy, "messages": len(one.draws[0]), **of(one.pooled)}
+    return document | {"draws": [of(draw) for draw in one.draws]}
 
 
 def _policy_document(outcome: PolicyOutcome, labels: Sequence[str]) -> dict[str, Any]:

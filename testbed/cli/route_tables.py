@@ -13,12 +13,14 @@ from testbed.cli.table_layout import Column, Section, fitted
 from testbed.grouping import grouped
 from testbed.plan.events import lost
 from testbed.plan.network_state import planned
+from testbed.routing.completion_times import quantiles
 from testbed.units import finite, show_rates, show_size, show_sizes, show_time, show_times
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan, Route
     from testbed.planning.ties import Range
     from testbed.routing.apply import Demands
+    from testbed.routing.completion_times import Completions
     from testbed.routing.policy_comparison import PolicyOutcome
 
 _MOST_ROWS = 24
@@ -109,6 +111,26 @@ def job_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> lis
         columns = [Column("rate", show_rates(rates)), Column("iteration", show_ranges(seconds, ranges))]
         sections.append(Section(job.name, columns))
     return [table for section in sections for table in fitted(_policies(outcomes), [section], width)]
+
+
+def completion_tables(found: Sequence[Completions], width: int) -> list[Table]:
+    """Flow completion times of every policy, over all its seeds; and how far these are apart."""
+    found = [one for one in found if len(one.draws[0])]
+    if not found:
+        return []
+    each = [quantiles(one.pooled) for one in found]
+    cells = [show_times([row[place] for row in each]) for place in range(len(each[0]))]
+    columns = [Column(name, mine) for name, mine in zip(("median", "p95", "p99", "max"), cells, strict=True)]
+    if any(len(one.draws) > 1 for one in found):
+        worst = show_times([max(quantiles(draw).p99_s for draw in one.draws) for one in found])
+        columns = [
+            Column("seeds", [str(len(one.draws)) if len(one.draws) > 1 else "-" for one in found]),
+            *columns,
+            Column("p99 of the\nworst seed", worst),
+        ]
+    key = Column("policy", [one.policy for one in found], left=True)
+    title = f"flow completion times, {len(found[0].draws[0])} messages over links"
+    return fitted(key, [Section(title, columns)], width)
 
 
 def load_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:

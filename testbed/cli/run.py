@@ -69,6 +69,7 @@ def run(
     elephants_from: options.ElephantsFrom = None,
     detour: options.Detour = None,
     enforce: options.Enforce = None,
+    background: options.BackgroundFile = None,
     event: options.Events = None,
     lose: options.Lose = None,
     arrive: options.Arrive = None,
@@ -97,7 +98,7 @@ def run(
     from testbed.planning import resolve
     from testbed.results.destination import require_place
 
-    more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos
+    more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos, background
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
@@ -109,7 +110,6 @@ def run(
     capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
     directory = out or named_place("-".join([plan.network.name, *(job.name for job in plan.jobs)]))
     require_place(directory, overwrite=overwrite)
-    # what cannot be scheduled or routed is refused before anything starts
     plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
     request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))

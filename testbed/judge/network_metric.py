@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from testbed.grouping import grouped
 from testbed.judge.fidelity import DirectionCounters
 from testbed.model.network import Floats
 from testbed.plan import routes
+from testbed.plan.background import background_bps
 from testbed.plan.events import at_work
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Plan
@@ -64,6 +65,9 @@ class Seen:
     fct_median_s: Each
     """Flow completion time: from a message being handed to the network to its last byte being there."""
     fct_worst_s: Each
+    fct_p95_s: Each = field(default_factory=list)
+    """Of runs of an earlier version [], as the next one."""
+    fct_p99_s: Each = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,10 @@ class CaseFairness:
     filled: Filled
     predicted: Seen
     measured: Seen
+
+
+LATER_OUTCOMES = frozenset({"fct_p95_s", "fct_p99_s"})
+"""Of `Seen`, what earlier versions did not write."""
 
 
 class Flows(NamedTuple):
@@ -121,7 +129,11 @@ def flows_of(plan: Plan, case: Case, predicted: Trace) -> Flows:
     crossing = frozenset(
         (rank_at[commodity.source], rank_at[commodity.target]) for commodity in found if route_of(commodity)
     )
-    return Flows(settled_problem(network_at(plan, case), found, [route_of(commodity) for commodity in found]), crossing)
+    network = network_at(plan, case)
+    problem = settled_problem(network, found, [route_of(commodity) for commodity in found])
+    if plan.background:
+        problem = replace(problem, rate_bps=problem.rate_bps - np.array(background_bps(plan, network)))
+    return Flows(problem, crossing)
 
 
 def filled(plan: Plan, case: Case, flows: Flows) -> Filled:
@@ -145,16 +157,16 @@ def seen(
 ) -> Seen:
     """Of the jobs with these numbers in all iterations of a trace, which took `took_s`; rates and completion times of
     the messages `known`."""
-    rates, middle, worst = [], [], []
+    rates, completed = [], []
     for number in jobs:
         mine = {name: message for name, message in known.items() if name[0] == number and name[-2:] in flows.pairs}
         took = [message.arrived_s - message.sent_s for message in mine.values()]
         rates.append(_least_rate(mine))
-        middle.append(float(np.median(took)) if took else None)
-        worst.append(max(took, default=None))
+        completed.append(np.percentile(took, (50.0, 95.0, 99.0, 100.0)).tolist() if took else [None] * 4)
     reduced = [_reduction_s(trace.messages[trace.messages["job"] == number]) for number in jobs]
     jain = jain_index(np.array([math.inf if rate is None else rate for rate in rates]))
-    return Seen(rates, most_flows, jain, list(took_s), reduced, middle, worst)
+    middle, p95, p99, worst = map(list, zip(*completed, strict=True))
+    return Seen(rates, most_flows, jain, list(took_s), reduced, middle, worst, p95, p99)
 
 
 def expected(plan: Plan, case: Case, predicted: Trace, iteration_s: Sequence[float]) -> tuple[Filled, Seen]:

@@ -46,11 +46,11 @@ def begin_s(load: Load, place: int, rank: int) -> float:
 
 def lower(loads: Sequence[Load]) -> tuple[Program, RowNames]:
     """The arrays of jobs that share a network. Raises ValueError when they do not have the same links."""
-    links = loads[0].problem.links
-    changes = loads[0].problem.changes
-    if any(load.problem.links != links or load.problem.changes != changes for load in loads):
-        raise ValueError("jobs of one program share one network")
-    columns = ProgramColumns(len(links), frozenset(change.link for change in changes))
+    shared = loads[0].problem
+    for problem in (load.problem for load in loads):
+        if (problem.links, problem.changes, problem.streams) != (shared.links, shared.changes, shared.streams):
+            raise ValueError("jobs of one program share one network")
+    columns = ProgramColumns(len(shared.links), frozenset(change.link for change in shared.changes))
     for number, load in enumerate(loads):
         add_job(columns, number, load)
     return columns.program(loads[0].problem), columns.names()

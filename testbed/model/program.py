@@ -115,7 +115,8 @@ class Program(NamedTuple):
     ack_queue: Ints
     """Per message, the queue of its acknowledgements where that route is one link; else NONE: each goes by itself."""
     queue_start: Ints
-    """Per link (and one more), where its queues of acknowledgements begin: one per route that is answered over it."""
+    """Per link (and one more), where its queues of acknowledgements begin: one per route that is answered over it, and
+    one for each stream that comes to it."""
     queue_link: Ints
     """Per queue, its link."""
     shards: Ints
@@ -146,7 +147,12 @@ class Program(NamedTuple):
     changed_delay_s: Floats
     changed_seconds_per_byte: Floats
     acknowledgements: Ints
-    """Per queue, of how many messages and pieces it may have to hold the acknowledgements."""
+    """Per queue, of how many messages and pieces it may have to hold the acknowledgements; 1 of a stream's."""
+    stream_queue: Ints
+    """Per stream of datagrams that comes to a link from elsewhere, its queue, as the next three."""
+    stream_first_s: Floats
+    stream_every_s: Floats
+    stream_bytes: Floats
 
     def in_order(self) -> Ints:
         """The actions in the order of the rows."""

@@ -10,6 +10,7 @@ import numpy as np
 from testbed.model.frames import Frame
 from testbed.model.network import Floats, Ints
 from testbed.model.program import NONE, Program
+from testbed.pipeline.link import LinkStream
 from testbed.pipeline.problem import Problem, Route
 from testbed.trace.tables import NOTICE
 
@@ -146,7 +147,7 @@ class ProgramColumns:
             **self._ranks(),
             **self._actions(),
             **self._messages(counts),
-            **self._routes_and_queues(counts),
+            **self._routes_and_queues(counts, problem.streams),
             **self._gradients(),
             exchange_handover_s=problem.handover_s,
             exchange_notice_bytes=problem.exchange_notice.there,
@@ -249,12 +250,16 @@ class ProgramColumns:
         }
         return columns, which
 
-    def _routes_and_queues(self, counts: Ints) -> dict[str, Any]:
+    def _routes_and_queues(self, counts: Ints, streams: Sequence[LinkStream]) -> dict[str, Any]:
         frames, routes = [group.frame for group in self.groups], list(self.routes)
-        # numbered link by link
-        queues = sorted(self.answered, key=lambda there_and_back: there_and_back[1])
-        queue_of = {there_and_back: number for number, there_and_back in enumerate(queues)}
-        queue_link = np.array([link for _, (link,) in queues], np.int64)
+        answered = [(link, there, NONE) for there, (link,) in self.answered]
+        # numbered link by link; a stream is a queue that is never empty
+        queues = sorted([*answered, *((stream.link, (), number) for number, stream in enumerate(streams))])
+        queue_of: dict[tuple[Route, Route], int] = {
+            (there, (link,)): number for number, (link, there, stream) in enumerate(queues) if stream == NONE
+        }
+        stream_queues = {stream: number for number, (_, _, stream) in enumerate(queues) if stream != NONE}
+        queue_link = np.array([link for link, _, _ in queues], np.int64)
         ack_queues = [
             queue_of.get((frame.route, frame.back), NONE)
             if self.changing.isdisjoint(frame.route + frame.back)
@@ -269,7 +274,13 @@ class ProgramColumns:
             "ack_queue": _of_groups(counts, ack_queues, np.int64),
             "queue_start": _starts(np.bincount(queue_link, minlength=self.n_links)),
             "queue_link": queue_link,
-            "acknowledgements": np.array([self.answered[there_and_back] for there_and_back in queues], np.int64),
+            "acknowledgements": np.array(
+                [self.answered[there, (link,)] if stream == NONE else 1 for link, there, stream in queues], np.int64
+            ),
+            "stream_queue": np.array([stream_queues[number] for number in range(len(streams))], np.int64),
+            "stream_first_s": np.array([stream.first_s for stream in streams], np.float64),
+            "stream_every_s": np.array([stream.every_s for stream in streams], np.float64),
+            "stream_bytes": np.array([stream.wire_bytes for stream in streams], np.float64),
         }
 
     def _gradients(self) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
     counted = [in_ticks(load.problem, tick) for load in loads]
     # links are rounded to the messages of a job, and jobs with other messages have the same ones
     if all(_links(load.problem) == _links(loads[0].problem) for load in loads):
-        counted = [replace(problem, links=counted[0].links, changes=counted[0].changes) for problem in counted]
+        links, changes, streams = counted[0].links, counted[0].changes, counted[0].streams
+        counted = [replace(problem, links=links, changes=changes, streams=streams) for problem in counted]
     return tick, [
         load._replace(
             problem=problem,
@@ -85,7 +86,7 @@ def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
 
 
 def _links(problem: Problem) -> tuple[object, ...]:
-    return problem.links, problem.changes
+    return problem.links, problem.changes, problem.streams
 
 
 def run(program: Program, *, compiled: bool | None = None) -> Times:

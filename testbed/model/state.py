@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.model.network import Floats, Ints, LinkChanges, LinkOccupancy, idle
+from testbed.model.network import Floats, Ints, LinkChanges, LinkOccupancy, acknowledge, idle
 from testbed.model.program import NONE, Program
 
 COMPILED = ("started", "idle_wires", "push", "append", "put_first")
@@ -18,6 +18,9 @@ REACH, END, LEAVE, HOP, ACK, ARRIVE, GATHER, SUM, PART, SUMMAND, READY = 0, 1, 2
 """What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router, an
 acknowledgement where a link begins, a message has come (where gloo's thread may be asleep), a tensor rank sends its
 part of an input, or a summand; one of these comes to another, or the word that the next receive is posted."""
+
+ENDLESS = 1 << 40
+"""Datagrams of a stream: more than any iteration meets."""
 
 EARLIER = 1 << 50
 """Taken off an acknowledgement's number: it comes before all else at that instant, as one out of a queue does."""
@@ -156,7 +159,7 @@ def idle_wires(program: Program) -> LinkOccupancy:
     changes = LinkChanges(
         program.change_start, program.changed_at_s, program.changed_delay_s, program.changed_seconds_per_byte
     )
-    return idle(
+    wires = idle(
         program.delay_s,
         program.seconds_per_byte,
         changes,
@@ -164,6 +167,11 @@ def idle_wires(program: Program) -> LinkOccupancy:
         program.queue_link,
         program.acknowledgements,
     )
+    for stream in range(len(program.stream_queue)):
+        first, every = program.stream_first_s[stream], program.stream_every_s[stream]
+        times = first, every, first + (ENDLESS - 1) * every
+        acknowledge(wires, program.stream_queue[stream], program.stream_bytes[stream], times, ENDLESS)
+    return wires
 
 
 def next_number(state: State) -> int:

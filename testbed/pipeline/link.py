@@ -29,6 +29,19 @@ class LinkChange(NamedTuple):
     nothing is sent."""
 
 
+class LinkStream(NamedTuple):
+    """Datagrams that come to one direction from elsewhere, one after the other at equal distances, without end."""
+
+    link: int
+    """Of which of a problem's links."""
+    first_s: float
+    """When the first one comes, from the common start of an iteration."""
+    every_s: float
+    """From one to the next."""
+    wire_bytes: float
+    """Of each."""
+
+
 def wire_s(links: Sequence[LinkCost], size: float) -> float:
     """How long a message of so many wire bytes takes on the slowest of idle links: they are cut through."""
     return max((link.seconds_per_byte * size for link in links), default=0.0)

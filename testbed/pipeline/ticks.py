@@ -60,6 +60,9 @@ def in_ticks(problem: Problem, tick: float | None = None) -> Problem:
             )
             for at_s, link, delay_s, per_byte in problem.changes
         ),
+        streams=tuple(
+            stream._replace(first_s=stream.first_s / tick, every_s=stream.every_s / tick) for stream in problem.streams
+        ),
         handover_s=whole(problem.handover_s),
         send_s=whole(problem.send_s),
         send_s_per_byte=whole(problem.send_s_per_byte * size) / size,

@@ -15,6 +15,7 @@ from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import NO_CARD, Exchanged, PipelineRoutes, Problem, Transfer
 from testbed.plan import counts, routes
+from testbed.plan.background import streams_on
 from testbed.plan.exchange import exchange_at, sites_of
 from testbed.plan.framing import ACK_BYTES, part_bytes, sent_and_acknowledged, super_packet_bytes, wire_bytes
 from testbed.plan.network_state import link_costs
@@ -205,6 +206,7 @@ def _problem(
         payload_bytes=(float(payload),) * (len(stages) - 1),
         part_bytes=(parts,) * (len(stages) - 1) if workload.streams > 1 else (),
         links=link_costs(taken.network),
+        streams=streams_on(plan, taken.network),
         cards=frozenset(range(len(taken.network.links), len(taken.network.everything))),
         pipelines=pipelines,
         exchanged=_exchanged(plan, job, stages) if any(pipeline.rank_cards for pipeline in pipelines) else (),

@@ -75,6 +75,17 @@ class Network:
     """Ends of directions that have no nodes: they only pass traffic on."""
 
 
+@_written
+@dataclass(frozen=True)
+class Background:
+    """What one datacenter sends another one beside the jobs: datagrams at a constant rate, on the default route."""
+
+    source: str
+    target: str
+    rate_bps: float
+    """On the wire, headers included."""
+
+
 class TrafficKind(StrEnum):
     """What a flow carries."""
 
@@ -262,6 +273,8 @@ class Plan:
     events: tuple[WrittenEvent, ...] = ()
     """What happens in every training, in order of time; a training: a case that begins anew, and those that go on from
     it. Jobs by themselves (`Case.alone`) train without."""
+    background: tuple[Background, ...] = ()
+    """What else is on the network while jobs train, from the beginning of every iteration on."""
     transport: Transport = "otn-lossless"
     seed: int = 1
     """Of what is left to chance in the network: jitter and loss."""

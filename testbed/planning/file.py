@@ -14,6 +14,7 @@ from testbed.errors import BadInput, listed, require
 from testbed.files import json_object, read_text, saving
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, events, routes
+from testbed.plan.background import check_background
 from testbed.plan.network_state import NetworkState, network_at, planned
 from testbed.plan.plan import Case, Flow, Job, JobSchedule, Network, Plan, Route
 from testbed.planning.recoverable import require_recoverable
@@ -109,6 +110,8 @@ def check(plan: Plan, source: str) -> None:
     labels = [case.label for case in plan.cases]
     require(len(set(labels)) == len(labels), source, "cases.label", labels, "a label for every case alone")
     events.check_events(plan, lambda number: (source, f"events.{number}"))
+    if plan.background:
+        check_background(plan, planned(plan.network), source)
     number = 0
     for cases in events.trainings(plan.cases):  # what a case takes is told on what is left, of those at work
         events.check_training(plan, cases, [(source, f"cases.{number + place}") for place in range(len(cases))])

@@ -15,6 +15,7 @@ from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, framing, routes
+from testbed.plan.background import DATAGRAM_BYTES, check_background, every_s
 from testbed.plan.events import check_events
 from testbed.plan.exchange import exchange_at
 from testbed.plan.host_costs import measured_costs
@@ -22,6 +23,7 @@ from testbed.plan.mesh import Mesh
 from testbed.plan.network_state import changed_directions, planned
 from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, TrafficKind
 from testbed.plan.timeline import Event, LinkEvent
+from testbed.planning.background_file import read_background
 from testbed.planning.link_events import link_events
 from testbed.planning.node_assignment import place
 from testbed.planning.rank_events import rank_events
@@ -202,15 +204,29 @@ def load_plan(
     *workloads: Path | Document,
     settings: Sequence[str] = (),
     events: Sequence[str] = (),
+    background: Path | None = None,
     **direct: object,
 ) -> Plan:
-    """The plan of files, with more events of links than the topology has; see `load_files`."""
+    """The plan of files, with more events of links than the topology has, and `background` traffic from a CSV file; see
+    `load_files`."""
     network, jobs = load_files(topology, *workloads, settings=settings, **direct)
     network = with_events(network, events)
     sources = [_source(path, job.name) for path, job in zip(workloads, jobs, strict=True)]
     files = {job.name: source for job, source in zip(jobs, sources, strict=True)}
     with naming_files({network.name: _source(topology, network.name)} | files):
-        return make_plan(network, *jobs, sources=sources)
+        plan = make_plan(network, *jobs, sources=sources)
+    return plan if background is None else with_background(plan, background)
+
+
+def with_background(plan: Plan, path: Path) -> Plan:
+    """The plan with the traffic of a CSV file beside its jobs. Raises BadInput."""
+    for job in plan.jobs:
+        if job.workload.full_scale is not None:
+            expected = "no job at full scale, whose network is the lab's at another one"
+            raise BadInput.of("--background", "option", str(path), expected)
+    plan = replace(plan, background=read_background(path, plan.network))
+    check_background(plan, planned(plan.network), str(path))
+    return plan
 
 
 def _source(path: Path | Document, name: str) -> str:
@@ -345,6 +361,10 @@ def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
     return tuple(found)
 
 
+LEAST_DISTANCE_S = 200e-6
+"""Between two datagrams of background traffic that is to be sent for real."""
+
+
 def require_trainable(plan: Plan) -> None:
     """Raises BadInput for a plan that can be predicted and scheduled, but not trained yet."""
     for job in plan.jobs[1:]:
@@ -356,6 +376,11 @@ def require_trainable(plan: Plan) -> None:
             expected = f"a class that also has {', '.join(missing)} (testbed/train/model_protocol.py)"
             raise BadInput.of(job.workload.name, "model.kind", model.kind, expected)
     require_room_for_parameters(plan)
+    check_background(plan, planned(plan.network), plan.network.name)
+    for flow in plan.background:
+        if every_s(flow) < LEAST_DISTANCE_S:
+            expected = f"at most {8 * DATAGRAM_BYTES / LEAST_DISTANCE_S:g} bit/s: a process sends it, packet by packet"
+            raise BadInput.of(plan.network.name, "background", f"{flow.rate_bps:g} bit/s", expected)
     if plan.clock.name == "virtual" and not all(job.workload.pacing for job in plan.jobs):
         job = next(job for job in plan.jobs if not job.workload.pacing)
         expected = "times for F, I and W: computation takes no virtual time"

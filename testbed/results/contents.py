@@ -16,7 +16,7 @@ from testbed.files import read_json
 from testbed.full_scale.similitude_bound import FullScaleTime
 from testbed.judge.comparison import RunJob, job_of, jobs_of, row_type
 from testbed.judge.messages import FlowMessages
-from testbed.judge.network_metric import CaseFairness
+from testbed.judge.network_metric import LATER_OUTCOMES, CaseFairness
 from testbed.pipeline.memory import RankBytes
 from testbed.results.damaged import as_document
 from testbed.search.proof import Proof
@@ -148,7 +148,8 @@ def _check_fairness(cases: Sequence[dict[str, Any]], source: str) -> None:
     for index, case in enumerate(cases):
         for name in ("filled", "predicted", "measured"):
             for key, values in case[name].items():
-                if isinstance(values, list) and len(values) != len(case["jobs"]):
+                of_earlier = key in LATER_OUTCOMES and not values
+                if isinstance(values, list) and not of_earlier and len(values) != len(case["jobs"]):
                     expected = f"an entry for each of {len(case['jobs'])} jobs"
                     raise BadInput.of(source, f"fairness.{index}.{name}.{key}", len(values), expected)
 

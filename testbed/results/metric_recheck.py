@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from testbed.judge.network_metric import CaseFairness, fairness_of
+from testbed.judge.network_metric import LATER_OUTCOMES, CaseFairness, fairness_of
 from testbed.results.load import load_run
 from testbed.results.run_files import RunFiles
 from testbed.trace.predictions import predicted_times_s, prediction_of
@@ -25,9 +25,11 @@ def fairness_again(directory: Path) -> list[CaseFairness]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two documents say the same, but for the last digits of numbers."""
+    """Whether two documents say the same, but for the last digits of numbers; `one` may be of an earlier version, which
+    knew less."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+        later = other.keys() - one.keys()
+        return later <= LATER_OUTCOMES and all(name in other and same(one[name], other[name]) for name in one)
     if isinstance(one, Sequence) and isinstance(other, Sequence) and not isinstance(one, str):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, float) and isinstance(other, float):

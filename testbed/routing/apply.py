@@ -7,8 +7,11 @@ from dataclasses import replace
 from itertools import permutations
 from typing import NamedTuple
 
+import numpy as np
+
 from testbed.errors import BadInput
 from testbed.plan import routes
+from testbed.plan.background import background_bps
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Flow, Framing, Plan, Route
 from testbed.planning.resolve import framing_of
@@ -30,11 +33,16 @@ class Demands(NamedTuple):
 
 
 def demands(plan: Plan, case: Case, reach: Reach = USUAL_REACH) -> Demands:
-    """What the jobs of a case send, and the routes that it may take. Raises BadInput for a job without pacing."""
+    """What the jobs of a case send, and the routes that it may take, with the rates that background traffic leaves.
+    Raises BadInput for a job without pacing."""
     found = commodities(plan, case)
     large = tuple(flow for flow in found if flow.wire_bytes >= reach.elephants_from)
     small = tuple(flow for flow in found if flow.wire_bytes < reach.elephants_from)
-    return Demands(large, small, routing_problem(network_at(plan, case), large, reach.detour))
+    network = network_at(plan, case)
+    problem = routing_problem(network, large, reach.detour)
+    if plan.background:
+        problem = replace(problem, rate_bps=problem.rate_bps - np.array(background_bps(plan, network)))
+    return Demands(large, small, problem)
 
 
 def on_routes(plan: Plan, case: Case, wanted: Demands, choice: Sequence[int]) -> Case:

@@ -26,7 +26,11 @@ def greedy(problem: RoutingProblem) -> Ints:
 
 def greedy_bytes(problem: RoutingProblem) -> Ints:
     """The flows with the most bytes first, each to where its most loaded direction then needs the least time."""
-    order = np.argsort(-problem.wire_bytes, kind="stable")
+    return in_order(problem, np.argsort(-problem.wire_bytes, kind="stable"))
+
+
+def in_order(problem: RoutingProblem, order: Ints) -> Ints:
+    """The flows in this order, each to where its most loaded direction then needs the least time."""
     return _placed(problem, order, problem.wire_bytes, 8 / problem.rate_bps, jobs=1)
 
 

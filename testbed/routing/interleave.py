@@ -11,7 +11,7 @@ so that the order in which jobs are named decides nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -19,11 +19,11 @@ import numpy as np
 from pydantic import Field
 
 from testbed.errors import BadInput
-from testbed.plan.plan import Case
+from testbed.plan.plan import Case, Plan
 from testbed.planning.prediction import start_s
 from testbed.routing.apply import demands, on_routes
 from testbed.routing.case_evaluator import CaseEvaluator, Key
-from testbed.routing.planner import PlannedCases, Planner, PlannerInput
+from testbed.routing.planner import PlannedCases, Planner, PlannerInput, Reach
 from testbed.routing.policies import choose, route
 from testbed.search.incumbent import TimeLimit
 from testbed.units import show_time
@@ -59,24 +59,17 @@ def interleave(
     at `steps` places to either side, then between them. A case is never predicted to be slower than it is on these
     routes without offsets.
     """
-    policy = choose(routes)
-    if isinstance(policy.policy, Planner):
-        raise BadInput.of("--policy", "interleave,routes", routes, "a policy that chooses routes alone")
-    cases, remarks = [], []
+    on_chosen, cases, remarks = routes_by("interleave", routes), [], []
     for case in task.plan.cases:
         plan = replace(task.plan, cases=(case,))
         judge = CaseEvaluator(plan, _MOST_EVALUATIONS, time_limit_s, ("interleave", task.watch))
 
-        def routed(candidate: Case, judge: CaseEvaluator = judge) -> Case:
-            wanted = demands(judge.plan, candidate, task.reach)
-            return on_routes(judge.plan, candidate, wanted, route(policy, wanted.problem).choice.tolist())
-
-        best = base = routed(case)
+        best = base = on_chosen(plan, case, task.reach)
         with judge.incumbent.until_interrupted():
             for _ in range(_ROUNDS):
                 before = judge.offer(best)
                 best = better_starts(judge, best, within, steps)
-                best = min((best, routed(best)), key=judge.offer)
+                best = min((best, on_chosen(judge.plan, best, task.reach)), key=judge.offer)
                 if judge.offer(best) >= before:
                     break
         cases.append(best)
@@ -90,6 +83,19 @@ def interleave(
 
 
 PLANNER = Planner(interleave)
+
+
+def routes_by(planner: str, policy: str) -> Callable[[Plan, Case, Reach], Case]:
+    """A case on the routes that a policy chooses, which is the planner's option `routes`. Raises BadInput."""
+    chosen = choose(policy)
+    if isinstance(chosen.policy, Planner):
+        raise BadInput.of("--policy", f"{planner},routes", policy, "a policy that chooses routes alone")
+
+    def routed(plan: Plan, case: Case, reach: Reach) -> Case:
+        wanted = demands(plan, case, reach)
+        return on_routes(plan, case, wanted, route(chosen, wanted.problem).choice.tolist())
+
+    return routed
 
 
 def better_starts(judge: CaseEvaluator, case: Case, within: float, steps: int) -> Case:
@@ -106,7 +112,7 @@ def better_starts(judge: CaseEvaluator, case: Case, within: float, steps: int) -
     draw, found = np.random.default_rng(1), [_one_by_one(judge, case, by_name, bound_s, steps)]
     for _ in range(_DRAWN if len(jobs) > 2 else 0):
         offsets = dict(zip(by_name, (draw.random(len(jobs)) * bound_s).tolist(), strict=True))
-        drawn = _with_starts(case, [offsets[job] for job in range(len(jobs))])
+        drawn = with_starts(case, [offsets[job] for job in range(len(jobs))])
         if not judge.over():
             found.append(_one_by_one(judge, drawn, by_name, bound_s, steps))
     return min((case, *found), key=judge.offer)
@@ -136,7 +142,7 @@ def _moved(judge: CaseEvaluator, case: Case, job: int, bound_s: float, steps: in
     most = max(min(others_s) + bound_s, now_s)
 
     def at(begin_s: float) -> Case:
-        return _with_starts(case, [*starts_s[:job], begin_s, *starts_s[job + 1 :]])
+        return with_starts(case, [*starts_s[:job], begin_s, *starts_s[job + 1 :]])
 
     def worth(begin_s: float) -> tuple[Key, float]:
         # nothing new is judged when it is over
@@ -159,7 +165,7 @@ def _moved(judge: CaseEvaluator, case: Case, job: int, bound_s: float, steps: in
     return min((case, at(min(found)[1])), key=judge.offer)
 
 
-def _with_starts(case: Case, starts_s: Sequence[float]) -> Case:
+def with_starts(case: Case, starts_s: Sequence[float]) -> Case:
     """The case with its jobs so far from each other; as only differences count, the first of them begins at 0."""
     first = min(starts_s)
     return replace(case, starts_s=tuple(begin_s - first for begin_s in starts_s))

@@ -48,6 +48,8 @@ POLICIES = Registry(
         "lexicographic": "testbed.routing.exact:lexicographic",
         "interleave": "testbed.routing.interleave:PLANNER",
         "joint": "testbed.routing.joint:PLANNER",
+        "cassini": "testbed.routing.cassini:PLANNER",
+        "crux": "testbed.routing.crux:PLANNER",
     },
     _as_policy,
 )

@@ -15,6 +15,7 @@ from testbed.plan.plan import Case, Plan
 from testbed.planning.prediction import iteration_times, ranges_of_case
 from testbed.planning.ties import Range
 from testbed.routing.apply import Demands, demands, on_routes, taken
+from testbed.routing.completion_times import Completions, completion_times
 from testbed.routing.fairness import Metric, bytes_per_direction, flows_per_direction, measured_by
 from testbed.routing.planner import Planner, PlannerInput, Reach
 from testbed.routing.policies import PolicyChoice, Routed, plan_with, route
@@ -37,6 +38,8 @@ class PolicyOutcome(NamedTuple):
     """Per job, an iteration beside the others on these routes, by the event model."""
     predicted_ranges: tuple[Range | None, ...]
     """Per job, what it may be by who comes first of messages that meet; None where nothing hangs on that."""
+    completions: Completions
+    """Flow completion times: of all draws of the policy, not of this one alone."""
 
 
 class PolicyComparison(NamedTuple):
@@ -57,12 +60,17 @@ def compare(
         if isinstance(chosen.policy, Planner):
             found += _of_planner(plan, case, chosen, PlannerInput(replace(plan, cases=(case,)), asked.reach, watch))
         elif asked.seeds == 1 or "seed" in chosen.options or not chosen.takes("seed"):
-            found.append(_outcome(plan, case, wanted, chosen.label, route(chosen, wanted.problem)))
+            made = route(chosen, wanted.problem)
+            found.append(
+                _outcome(plan, case, wanted, chosen.label, made, _completions(plan, case, wanted, chosen, [made]))
+            )
         else:
             drawn = [route(chosen.with_seed(seed), wanted.problem) for seed in range(1, asked.seeds + 1)]
             drawn.sort(key=lambda drawing: measured_by(wanted.problem, drawing.choice).vector())
+            completions = _completions(plan, case, wanted, chosen, drawn)
             for words, made in (("median", drawn[asked.seeds // 2]), ("worst", drawn[0])):
-                found.append(_outcome(plan, case, wanted, f"{chosen.label}, {words} of {asked.seeds}", made))
+                label = f"{chosen.label}, {words} of {asked.seeds}"
+                found.append(_outcome(plan, case, wanted, label, made, completions))
     return found
 
 
@@ -86,11 +94,24 @@ def _of_planner(plan: Plan, case: Case, chosen: PolicyChoice, task: PlannerInput
         wanted = demands(further, planned_case, task.reach)
         remark = "; ".join((*(() if planned_case.label == case.label else (planned_case.label,)), *made.remarks))
         routed = Routed(np.array(taken(further, planned_case, wanted), np.int64), seconds, remark)
-        found.append(_outcome(further, planned_case, wanted, chosen.label, routed))
+        completions = _completions(further, planned_case, wanted, chosen, [routed])
+        found.append(_outcome(further, planned_case, wanted, chosen.label, routed, completions))
     return found
 
 
-def _outcome(plan: Plan, case: Case, wanted: Demands, label: str, made: Routed) -> PolicyOutcome:
+def _completions(plan: Plan, case: Case, wanted: Demands, chosen: PolicyChoice, drawn: Sequence[Routed]) -> Completions:
+    """Flow completion times under every draw of a policy."""
+    known: dict[tuple[int, ...], Floats] = {}
+    for made in drawn:
+        choice = tuple(made.choice.tolist())
+        if choice not in known:
+            known[choice] = completion_times(plan, on_routes(plan, case, wanted, choice), wanted)
+    return Completions(chosen.label, tuple(known[tuple(made.choice.tolist())] for made in drawn))
+
+
+def _outcome(
+    plan: Plan, case: Case, wanted: Demands, label: str, made: Routed, completions: Completions
+) -> PolicyOutcome:
     problem, routed = wanted.problem, on_routes(plan, case, wanted, made.choice.tolist())
     return PolicyOutcome(
         label,
@@ -101,4 +122,5 @@ def _outcome(plan: Plan, case: Case, wanted: Demands, label: str, made: Routed) 
         bytes_of(network_at(plan, case), wanted) + bytes_per_direction(problem, made.choice),
         iteration_times(plan, routed),
         tuple(ranges_of_case(plan, routed)),
+        completions,
     )

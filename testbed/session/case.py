@@ -62,6 +62,13 @@ class RunningController(Protocol):
         """
 
 
+class BackgroundTraffic(Protocol):
+    """What is on a lab's network beside the jobs."""
+
+    def begin(self, start_s: float) -> None:
+        """An iteration begins at this instant of the monotonic clock."""
+
+
 @dataclass(frozen=True)
 class Running:
     """What every case of a session needs."""
@@ -77,6 +84,8 @@ class Running:
     """Of the cases that they are known of already."""
     links: ChangingLinks | None = None
     """Of a lab; None where nothing can change what the network is."""
+    background: BackgroundTraffic | None = None
+    """None where jobs have the network for themselves."""
     adaptation: RunningController | None = None
     """None where schedules are swapped as the plan says, and at no other time."""
     workers: ReplacedWorkers | None = None
@@ -226,10 +235,6 @@ def _explained(rounds: Iterable[Round], player: EventPlayer | None) -> Iterator[
         raise RunFailed(f"{down}: {error}" if down else str(error)) from error
 
 
-def _nothing(number: int, start_s: float) -> None:
-    """Is done as a round begins."""
-
-
 def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
     """By number of each job that is ever at work, what its workers do: from the first round of a case in which it is
     at work to the last one."""
@@ -346,8 +351,7 @@ class _UnderWay:
         running, results, parts = self.running, self.running.results, self.parts
         done: list[TrainedCase] = []
         player = None if running.links is None else EventPlayer(running.links, self.plan, self._events())
-        announce = _nothing if player is None else player.announce
-        going = self._rounds(deadline, announce)
+        going = self._rounds(deadline, partial(self._announce, player))
         for index, part in enumerate(parts):  # while it grows
             if index:
                 change(self.plan, parts[index - 1].case, part.case)
@@ -378,6 +382,13 @@ class _UnderWay:
             ended_case.events = [one for one in played if one.iteration in ended_case.phase.rounds]
             results.add_link_events(ended_case.case.label, [one._asdict() for one in ended_case.events])
         return done
+
+    def _announce(self, player: EventPlayer | None, number: int, start_s: float) -> None:
+        """The round of a number begins at this instant of the monotonic clock. Raises RunFailed."""
+        if player is not None:
+            player.announce(number, start_s)
+        if self.running.background is not None:
+            self.running.background.begin(start_s)
 
     def _rounds(self, deadline: Deadline, announce: Callable[[int, float], None]) -> WitnessedRounds | RecoveringRounds:
         running, recovery = self.running, self.plan.recovery

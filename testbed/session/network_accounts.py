@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from testbed.judge.fidelity import NetworkEvidence
+from testbed.lab.background_senders import BackgroundSenders
 from testbed.lab.counters import LOSS_SIGNS
 from testbed.lab.lab import Lab
 from testbed.lab.shaping import LinkCounters
@@ -56,8 +57,9 @@ class _LabCounts(NamedTuple):
 class LabAccounts:
     """Those of a lab."""
 
-    def __init__(self, lab: Lab) -> None:
-        self._lab = lab
+    def __init__(self, lab: Lab, background: BackgroundSenders | None = None) -> None:
+        """What `background` sends ends with a case, and counts as planned."""
+        self._lab, self._background = lab, background
         self._before = self._marked = _LabCounts((), {})
         self._left_out: list[_LabCounts] = []
 
@@ -78,11 +80,16 @@ class LabAccounts:
 
     def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
         """See NetworkAccounts."""
+        sent = () if self._background is None else self._background.pause()
         counted = self._counts().since(self._before)
         for part in self._left_out:
             counted = counted.since(part)
         links = counted.links
-        rows = [link_row(row, carried) for row, carried in zip(links, _of_all(plan, case, iterations), strict=True)]
+        planned = _of_all(plan, case, iterations)
+        for route, size in sent:
+            for index in route:
+                planned[index] = planned[index]._replace(wire_bytes=planned[index].wire_bytes + size)
+        rows = [link_row(row, carried) for row, carried in zip(links, planned, strict=True)]
         tcp = counted.tcp
         evidence = NetworkEvidence(
             drops=sum(row.dropped + (row.lost or 0) for row in links),

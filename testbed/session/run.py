@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab import gate
+from testbed.lab.background_senders import BackgroundSenders
 from testbed.lab.calibrate import lines
 from testbed.lab.host_settings import HostPriority
 from testbed.lab.lab import Lab
@@ -72,6 +73,7 @@ class _Live:
     identity: Mapping[str, Any]
     ranges: RangesByLabel
     """Of the cases whose schedules are known before anything is measured."""
+    background: BackgroundSenders | None
 
 
 def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, Any]:
@@ -104,7 +106,8 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
         with Loop(standing.launchers, lab.processes()) as loop:
             transport, shaper = lab.transport_name, lab.shaper_name
             identity = identity_of(plan, options.machine, shaper=shaper, transport=transport, warned=warned)
-            live = _Live(options, results, reporter, lab, standing, loop, identity, ranges)
+            beside = stack.enter_context(BackgroundSenders(lab, plan)) if plan.background else None
+            live = _Live(options, results, reporter, lab, standing, loop, identity, ranges, beside)
             return train_cases(plan, _start(plan, live, _pinned(plan, live), links), outcomes)
 
 
@@ -149,8 +152,8 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
     real_time = all(world.real_time for world in worlds)
     adaptation = None if plan.adaptation is None else AdaptingLab(plan, lab)
     workers = LabWorkers(live.standing, live.loop, worlds[0], connecting)
-    shared = live.ranges, lab, adaptation, workers
-    running = Running(LabAccounts(lab), live.loop, live.results, reporter, real_time, witness, *shared)
+    shared = live.ranges, lab, live.background, adaptation, workers
+    running = Running(LabAccounts(lab, live.background), live.loop, live.results, reporter, real_time, witness, *shared)
     without_shaping = partial(control.measure, running, lab) if live.options.control else None
     return StartedSession(running, routes, live.identity, manifest, without_shaping)
 

@@ -88,6 +88,8 @@ def rank_of(place: TorchrunEnvironment, plan: Plan | None, interface: str | None
 
 def require_a_real_network(plan: Plan) -> Plan:
     """The plan on the clock of the machines. Raises BadInput where it asks for what only a lab can do."""
+    if plan.background:
+        raise BadInput.of(file.NAME, "background", f"{len(plan.background)}", "none: a real network has its own")
     if plan.events:
         raise BadInput.of(file.NAME, "events", f"{len(plan.events)}", "none: nothing changes a real network at will")
     plan = with_clock(plan, replace(plan.clock, name="real"))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from in_sandbox import command_for
 from networks import two_datacenters
 from terminal import Terminal
+
+from testbed.spec.workload import workload_document
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.root
 
@@ -85,3 +92,38 @@ def _routes(said: str) -> tuple[str, str]:
     lines = [line.strip() for line in plain.splitlines() if "10.128." in line and "ping" not in line.lower()]
     half = len(lines) // 2
     return "\n".join(sorted(lines[:half])), "\n".join(sorted(lines[half:]))
+
+
+THREE = {"a": 3, "b": 3, "c": 1}
+
+
+def test_a_plan_has_the_routes_of_its_case(tmp_path: Path) -> None:
+    """Two jobs from a to b: greedy sends one of them over c, one router more, and all else stays where it is."""
+    ends = ({"between": list(pair), "delay": "1 ms", "rate": "500 Mbit/s"} for pair in ("ab", "ac", "cb"))
+    sites = {name: {"nodes": nodes} for name, nodes in THREE.items()}
+    (tmp_path / "three.yaml").write_text(
+        json.dumps({"name": "three", "datacenters": sites, "links": list(ends)}), encoding="utf-8"
+    )
+    for number in range(2):
+        settings = {"parallelism.pipeline": "2", "placement": f"[a/{number}, b/{number}]", "name": f"job{number}"}
+        job = workload_document(ROOT / "workloads/tiny-gpt-pp4.yaml", {**settings, "memory": "8"})
+        (tmp_path / f"job{number}.yaml").write_text(json.dumps(job), encoding="utf-8")
+    jobs = [f"job{number}.yaml" for number in range(2)]
+    policies = ["--policy", "shortest", "--policy", "greedy", "--elephants-from", "100 kB"]
+    _testbed(tmp_path, "plan", "three.yaml", *jobs, "--schedule", "1f1b", *policies)
+    pings = "".join(f"a/{number} ping -c 1 -W 1 b/{number}\n" for number in range(3))
+    hops = {
+        label: re.findall(r"ttl=(\d+)", _testbed(tmp_path, "shell", "plan.json", *asked, text=pings))
+        for label, asked in {"first": (), "greedy": ("--case", "1f1b on greedy")}.items()
+    }
+    assert hops["first"] == ["62", "62", "62"]
+    assert sorted(hops["greedy"][:2]) in (["60", "62"], ["61", "62"])
+    assert hops["greedy"][2] == "62"
+
+
+def _testbed(place: Path, *words: str, text: str = "") -> str:
+    """What a command prints."""
+    command = [sys.executable, "-m", "testbed", *words]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False, cwd=place)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

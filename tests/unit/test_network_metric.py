@@ -20,9 +20,11 @@ from testbed.judge.network_metric import (
     CaseFairness,
     Filled,
     Seen,
+    SentMessage,
     counts,
     expected,
     fairness_of,
+    flows_of,
     same_order,
     typical,
 )
@@ -194,7 +196,9 @@ def test_it_is_told_where_there_is_something_to_share_or_to_choose(clos: Plan) -
 
 def fair(label: str, filled: float, predicted: float, measured: float) -> CaseFairness:
     def seen(rate: float) -> Seen:
-        return Seen([rate, None], 3, 1.0, [0.4, 0.5], [0.1, None], [0.01, 0.02], [0.03, None])
+        return Seen(
+            [rate, None], 3, 1.0, [0.4, 0.5], [0.1, None], [0.01, 0.02], [0.03, None], [0.02, None], [0.025, None]
+        )
 
     return CaseFairness(
         label,
@@ -284,6 +288,30 @@ def test_iterations_of_a_trace_are_joined_by_their_medians(clos: Plan) -> None:
         three.append(one)
     found = trained(clos, 0, measured=concatenate(three))
     assert found.measured.fct_worst_s[0] == pytest.approx((found.predicted.fct_worst_s[0] or 0) + 1e-3)
+    took = sorted(message.arrived_s - message.sent_s for message in typical_of_job(clos, trace, 0))
+    for name, share in (("fct_median_s", 50), ("fct_p95_s", 95), ("fct_p99_s", 99), ("fct_worst_s", 100)):
+        assert getattr(found.predicted, name)[0] == pytest.approx(np.percentile(took, share)), name
+
+
+def typical_of_job(plan: Plan, trace: Trace, job: int) -> list[SentMessage]:
+    """Its messages over links."""
+    pairs = flows_of(plan, plan.cases[0], trace).pairs
+    return [
+        message for name, message in typical(trace.messages).items() if name[0] == job and tuple(name[-2:]) in pairs
+    ]
+
+
+def test_a_run_of_an_earlier_version_had_no_percentiles_of_completion_times() -> None:
+    now = json.loads(json.dumps({"fairness": [asdict(fair("a", 2e6, 1e6, 1.1e6))]}))
+    was = json.loads(json.dumps(now))
+    for side in ("predicted", "measured"):
+        for name in ("fct_p95_s", "fct_p99_s"):
+            del was["fairness"][0][side][name]
+    assert same(was, now)
+    assert not same(now, was)
+    (earlier,) = fairness_in(was)
+    assert earlier.measured.fct_p95_s == []
+    assert fairness_tables([earlier, *fairness_in(now)], 80)
 
 
 def test_a_damaged_entry_is_one_error(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from test_screens import require_legible
 from typer.testing import CliRunner
@@ -18,7 +19,7 @@ from testbed.plan import routes
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan, TrafficKind
 from testbed.planning import file
-from testbed.planning.prediction import iteration_times
+from testbed.planning.prediction import iteration_times, predict_together
 from testbed.planning.resolve import load_plan, with_cases
 from testbed.planning.schedules import choose as choose_schedules
 from testbed.planning.schedules import make
@@ -27,6 +28,7 @@ from testbed.routing.demand import commodities
 from testbed.routing.planner import ELEPHANT_BYTES, Reach
 from testbed.routing.policies import choose
 from testbed.spec import load_topology
+from testbed.trace.tables import NOTICE
 
 ROOT = Path(__file__).parents[2]
 PP4, CLOS = "workloads/tiny-gpt-pp4.yaml", "examples/my_clos.yaml"
@@ -222,15 +224,54 @@ def test_which_policies_a_plan_has_changes_nothing_of_what_one_is_predicted_to_g
 @pytest.mark.parametrize("width", [80, 120])
 def test_route_is_legible_and_draws(width: int, tmp_path: Path) -> None:
     picture = tmp_path / "load.png"
-    drawn = ("--picture", str(picture)) if width == 80 else ()
+    curves = tmp_path / "cdf.svg"
+    drawn = ("--picture", str(picture), "--cdf", str(curves)) if width == 80 else ()
     done = called(
         "route", CLOS, PP4, "--schedule", "1f1b", "--set", REPLICAS, "--seeds", "3", *drawn, COLUMNS=str(width)
     )
     assert done.exit_code == 0, done.output
-    require_legible(done.output, width, drawn[1:])
+    require_legible(done.output, width, drawn[1::2])
     for text in ("ecmp, median of 3", "ecmp, worst of 3", "pod-leaf0->pod-spine1", "pod-spine1"):
         assert text in done.output
+    assert "flow completion times, " in done.output
     assert not drawn or picture.read_bytes().startswith(b"\x89PNG")
+    assert not drawn or all(words in curves.read_text() for words in ("<svg", "ecmp, 3 seeds", "share of messages"))
+
+
+def test_completion_times_are_those_of_the_predicted_trace() -> None:
+    """Of every seed by itself, from a plan that has its routes; those of all seeds are pooled."""
+    document = routed("--seeds", "3", "--policy", "ecmp", "--policy", "greedy", "--elephants-from", "100 kB")
+    found = {one["policy"]: one for one in document["completion_times"]}
+    plan = load_plan(Path("topologies/leaf-spine.yaml"), Path(PP4), settings=["parallelism.data=4"])
+    chosen = choose_schedules(plan, [])
+    plan = with_cases(plan, chosen[:1], make(plan, chosen[:1]).made)
+    policies = [choose(text) for text in ("greedy", *(f"ecmp,seed={seed}" for seed in (1, 2, 3)))]
+    plan, _ = with_policies(plan, policies, Reach(elephants_from=100e3))
+    taken = []
+    for case in plan.cases:
+        messages = predict_together(plan, case).messages
+        over_links = [
+            bool(routes.routes_of_ranks(plan, case)[source, target])
+            for source, target in zip(messages["source_rank"], messages["target_rank"], strict=True)
+        ]
+        counted = messages[np.array(over_links) & (messages["kind"] != NOTICE)]
+        taken.append(counted["arrived_s"] - counted["sent_s"])
+    assert found["greedy"]["messages"] == found["ecmp"]["messages"] == len(taken[0]) > 50
+    expected = sorted(np.percentile(times, 99) for times in taken[1:])
+    assert sorted(draw["p99_s"] for draw in found["ecmp"]["draws"]) == pytest.approx(expected)
+    assert found["ecmp"]["p95_s"] == pytest.approx(np.percentile(np.concatenate(taken[1:]), 95))
+    assert found["greedy"]["median_s"] == pytest.approx(np.median(taken[0]))
+    assert found["greedy"]["max_s"] == pytest.approx(taken[0].max())
+    assert found["ecmp"]["p99_s"] != found["greedy"]["p99_s"]
+
+
+def test_there_is_no_distribution_of_nothing(tmp_path: Path) -> None:
+    words = ("two-dc-longhaul", PP4, "--schedule", "1f1b", "--elephants-from", "1 GB")
+    done = called("route", *words)
+    assert "flow completion times" not in done.output
+    done = called("route", *words, "--cdf", str(tmp_path / "cdf.svg"))
+    assert isinstance(done.exception, BadInput)
+    assert "--cdf: option: got" in str(done.exception)
 
 
 def test_the_default_threshold_is_the_one_of_the_library() -> None:
@@ -249,6 +290,7 @@ def test_where_there_is_nothing_to_choose_it_says_so() -> None:
         (("--policy", "magic"), "expected one of shortest"),
         (("--elephants-from", "7"), "--elephants-from"),
         (("--picture", "load.gif"), "ends in .svg or .png"),
+        (("--cdf", "times.gif"), "ends in .svg or .png"),
         (("--set", "pacing=none"), "without them only a run"),
     ],
 )
@@ -339,3 +381,24 @@ def test_what_cannot_be_lost(words: tuple[str, ...], expected: str) -> None:
     done = CliRunner().invoke(app, ["route", *words])
     assert isinstance(done.exception, BadInput)
     assert expected in str(done.exception)
+
+
+@pytest.mark.parametrize("policy", ["joint,evaluations=1", "interleave", "cassini", "crux"])
+def test_a_planner_keeps_away_from_what_is_lost(policy: str) -> None:
+    document = routed("--lose", "pod-spine3", "--policy", policy, "--schedule", "1f1b")
+    (made,) = document["policies"]
+    assert not [label for route in made["routes"] for label in route if "pod-spine3" in label]
+    assert any("pod-spine0" in label for route in made["routes"] for label in route)
+    assert document["lost"] == ["pod-spine3"]
+
+
+def test_shell_says_which_cases_a_plan_has(tmp_path: Path) -> None:
+    done = called("plan", CLOS, PP4, "--schedule", "1f1b", "--policy", "greedy", "-o", str(tmp_path / "plan.json"))
+    assert done.exit_code == 0, done.output
+    for words, expected in (
+        ((str(tmp_path / "plan.json"), "--case", "zb-h1"), "--case: label: got 'zb-h1', expected one of 1f1b"),
+        ((CLOS, "--case", "1f1b"), "a plan: a topology has no cases"),
+    ):
+        done = called("shell", *words)
+        assert isinstance(done.exception, BadInput)
+        assert expected in str(done.exception)
