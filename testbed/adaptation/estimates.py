@@ -52,6 +52,11 @@ def exactly(value: float) -> Interval:
     return Interval(value, value, value)
 
 
+def _about(value: float) -> Interval:
+    """What a single iteration says: within what is corrected by none that comes after it."""
+    return Interval(value, (1 - CHANGED) * value, (1 + CHANGED) * value)
+
+
 class PathEstimate(NamedTuple):
     """From one datacenter to another, over whatever links."""
 
@@ -129,14 +134,16 @@ class _Path:
         return alarm
 
     def estimate(self) -> PathEstimate | None:
-        """None as long as too few iterations have said the same; what comes back is recognised by the first one, and what
-        is evident believed.
+        """None as long as too few iterations have said the same; what comes back is recognised by the first one, and
+        what is evident believed.
         """
         if self.last is None:
             return None
         if len(self.probes.values) < CONFIRMING and not self.evident:
             return self.recognised(self.last)
         delay_s, rate_bps = path_of(self.last, min(self.probes.values), min(self.messages.values))
+        if len(self.probes.values) < CONFIRMING:
+            return PathEstimate(_about(delay_s), _about(rate_bps))
         every = [path_of(self.last, *pair) for pair in zip(self.probes.values, self.messages.values, strict=True)]
         delays, rates = zip(*every, (delay_s, rate_bps), strict=True)
         return PathEstimate(Interval(delay_s, min(delays), max(delays)), Interval(rate_bps, min(rates), max(rates)))

@@ -1,7 +1,7 @@
 """What comes and goes regularly: how long each phase lasted says when the next one begins, before it does.
 
-A square wave of which two phases in a row lasted equally long is taken to go on; one that does not keep its time is not
-relied on. What is best over all that is then ahead, swaps paid for, is found by dynamic programming, as an oracle would.
+A square wave of which two phases in a row lasted equally long is taken to go on; one that does not keep its time is
+not relied on. What is best over all that is then ahead, swaps paid for, is found by dynamic programming.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ def _happens(changes: Sequence[Change], iteration: int) -> tuple[str, ...]:
 
 
 def _oracle(world: World, others: Sequence[Prospect], iterations: range, swap_s: float) -> list[Prospect]:
-    """Per iteration of these, the schedule of who knows what will happen: the least of all sums, by dynamic programming.
+    """Per iteration of these, the schedule of who knows what will happen: the least sum, by dynamic programming.
 
     It may run every choice made for any of the states that come, and whatever the controller could, with whose first
     schedule it begins; it pays for swaps as everybody does.
