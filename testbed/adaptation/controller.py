@@ -16,6 +16,7 @@ from pydantic import Field
 
 from testbed.adaptation.estimates import Belief, Estimator, Learnt
 from testbed.adaptation.prospects import AdaptableJob, Prospect, Prospects, planned_belief
+from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next, turn_since
 from testbed.adaptation.sightings import Sighting
 from testbed.errors import BadInput, TestbedError
 from testbed.pipeline.ir import Row, Schedule
@@ -29,19 +30,8 @@ WORTH = 0.005
 DWELL = 3
 """Iterations that a schedule runs at least: as many as it takes to see what it does."""
 
-ALIKE = 0.02
-"""By so much an iteration may take longer where things are as they were before: estimates are not exact."""
-
 PHASES = 8
 """So many of the latest are remembered."""
-
-
-class BelievedPhase(NamedTuple):
-    """Iterations in which the same was believed."""
-
-    iterations: int
-    predicted_s: Mapping[tuple[Row, ...], float]
-    """Of every candidate, by its rows: what an iteration took, or would have taken."""
 
 
 class Outlook(NamedTuple):
@@ -104,6 +94,8 @@ class _SkiRental:
         }
         if self.since_swap < self.dwell:
             return None
+        if spans := ahead(outlook.phases):
+            return self._foresees(outlook, best_next(spans, outlook.running.schedule.rows, outlook.swap_s))
         able = [
             each
             for each in outlook.prospects
@@ -115,6 +107,13 @@ class _SkiRental:
         self.since_swap, self.lost_s = 0, {}
         return min(able, key=lambda each: expected_s[each.schedule.rows])
 
+    def _foresees(self, outlook: Outlook, rows: tuple[Row, ...]) -> Prospect | None:
+        """What is best over all that is known to be ahead is begun at once, maybe just before it is needed."""
+        if rows == outlook.running.schedule.rows:
+            return None
+        self.since_swap, self.lost_s = 0, {}
+        return next(each for each in outlook.prospects if each.schedule.rows == rows)
+
 
 def expected(outlook: Outlook) -> Mapping[tuple[Row, ...], float]:
     """What an iteration is to be expected to take with each candidate, by its rows.
@@ -123,9 +122,11 @@ def expected(outlook: Outlook) -> Mapping[tuple[Row, ...], float]:
     to come and go: if a swap for every turn, an iteration late, costs more than one schedule for all of them, it is the
     mean over a turn.
     """
-    now, turn = outlook.phases[-1].predicted_s, _turn(outlook.phases)
+    now, turn = outlook.phases[-1].predicted_s, turn_since(outlook.phases)
     if not turn:
         return now
+    typical = max(1, round(sum(phase.iterations for phase in turn) / len(turn)))
+    turn[-1] = BelievedPhase(max(typical, turn[-1].iterations), now)
     length = sum(phase.iterations for phase in turn)
     mean = {rows: sum(phase.iterations * phase.predicted_s[rows] for phase in turn) / length for rows in now}
     follow_s = 0.0
@@ -134,27 +135,6 @@ def expected(outlook: Outlook) -> Mapping[tuple[Row, ...], float]:
         late_s = phase.predicted_s[late] - phase.predicted_s[best]
         follow_s += phase.iterations * phase.predicted_s[best] + late_s + outlook.swap_s
     return mean if length * min(mean.values()) <= follow_s else now
-
-
-def _turn(phases: Sequence[BelievedPhase]) -> list[BelievedPhase]:
-    """The phases since things were last as they are now, and this one, as long as those are; empty where they never
-    were.
-    """
-    *before, now = phases
-    for place in reversed(range(len(before) - 1)):
-        if _alike(before[place], now):
-            turn = before[place + 1 :]
-            typical = max(1, round(sum(phase.iterations for phase in turn) / len(turn)))
-            return [*turn, BelievedPhase(max(typical, now.iterations), now.predicted_s)]
-    return []
-
-
-def _alike(one: BelievedPhase, other: BelievedPhase) -> bool:
-    """Whether every candidate takes as long in both."""
-    return all(
-        abs(seconds - other.predicted_s[rows]) <= ALIKE * other.predicted_s[rows]
-        for rows, seconds in one.predicted_s.items()
-    )
 
 
 def _as_controller(name: str, loaded: object) -> Controller:

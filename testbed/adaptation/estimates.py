@@ -21,6 +21,10 @@ WINDOW = 10
 CONFIRMING = 2
 """Iterations that have to agree before anything is believed."""
 
+EVIDENT = 0.2
+"""By so much even the least time of a message has to be another one for an iteration to be believed by itself: it is
+that of many messages, where a probe is a single one."""
+
 RECOGNISED = 0.02
 """By so much messages may take another time than they did before, to be in one iteration what they were before."""
 
@@ -46,6 +50,11 @@ class Interval(NamedTuple):
 def exactly(value: float) -> Interval:
     """What is planned."""
     return Interval(value, value, value)
+
+
+def _about(value: float) -> Interval:
+    """What a single iteration says: within what is corrected by none that comes after it."""
+    return Interval(value, (1 - CHANGED) * value, (1 + CHANGED) * value)
 
 
 class PathEstimate(NamedTuple):
@@ -106,12 +115,17 @@ class _Path:
     known: list[PathEstimate] = field(default_factory=list)
     """What was believed of it at any time."""
     last: Crossing | None = None
+    evident: bool = False
+    """Whether the latest alarm needs no other iteration to say the same."""
 
     def add(self, crossing: Crossing) -> bool:
         alarms = [
             level.add(value) for level, value in zip(self.levels, (crossing.probe_s, crossing.message_s), strict=True)
         ]
+        self.evident = False
         if alarm := any(alarms):
+            before_s = min(self.messages.values)
+            self.evident = abs(crossing.message_s - before_s) > EVIDENT * before_s
             self.probes.reset()
             self.messages.reset()
         self.probes.add(crossing.probe_s)
@@ -120,12 +134,16 @@ class _Path:
         return alarm
 
     def estimate(self) -> PathEstimate | None:
-        """None as long as too few iterations have said the same; what comes back is recognised by the first one."""
+        """None as long as too few iterations have said the same; what comes back is recognised by the first one, and
+        what is evident believed.
+        """
         if self.last is None:
             return None
-        if len(self.probes.values) < CONFIRMING:
+        if len(self.probes.values) < CONFIRMING and not self.evident:
             return self.recognised(self.last)
         delay_s, rate_bps = path_of(self.last, min(self.probes.values), min(self.messages.values))
+        if len(self.probes.values) < CONFIRMING:
+            return PathEstimate(_about(delay_s), _about(rate_bps))
         every = [path_of(self.last, *pair) for pair in zip(self.probes.values, self.messages.values, strict=True)]
         delays, rates = zip(*every, (delay_s, rate_bps), strict=True)
         return PathEstimate(Interval(delay_s, min(delays), max(delays)), Interval(rate_bps, min(rates), max(rates)))

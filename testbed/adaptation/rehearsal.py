@@ -127,6 +127,9 @@ class Rehearsed(NamedTuple):
     never_s: float
     adapted_s: float
     oracle_s: float
+    late_oracle_s: float
+    """Of an oracle that knows everything as well, but not before the first iteration in which anything is different has
+    ended: no controller that has to see it can be faster."""
     running: str
     """Labels of the controller's schedule ..."""
     oracle: str
@@ -153,7 +156,7 @@ class Rehearsal:
         return replace(self, rows=self.rows[iteration:])
 
     def total_s(self, who: str) -> float:
-        """Of `never`, `adapted` or `oracle`."""
+        """Of `never`, `adapted`, `oracle` or `late_oracle`."""
         return float(sum(getattr(row, f"{who}_s") for row in self.rows))
 
     @property
@@ -170,6 +173,12 @@ class Rehearsal:
     def share(self) -> float | None:
         """Of the oracle's gain; None where that is next to nothing."""
         return self.gain_s / self.most_gain_s if self.most_gain_s > WORTH_KNOWING * self.total_s("never") else None
+
+    @property
+    def late_share(self) -> float | None:
+        """Of the gain of an oracle that has to see the first change too; None where that is next to nothing."""
+        most_s = self.total_s("never") - self.total_s("late_oracle")
+        return self.gain_s / most_s if most_s > WORTH_KNOWING * self.total_s("never") else None
 
     def noticed_after(self, at: int) -> int | None:
         """Iterations from the one that a change begins with to the first alarm, that one included; None for never."""
@@ -203,7 +212,10 @@ def rehearse(
         advance()
     first = ran[0]
     candidates = [Prospect(each.name, each, np.nan) for each in adapting.candidates]
-    knows = [first, *_oracle(world, [*ran, *candidates], iterations, swap_s)]
+    others = [*ran, *candidates]
+    knows = [first, *_oracle(world, others, range(iterations), swap_s)]
+    unknowing = next((number for number in range(1, iterations) if _happens(changes, number)), iterations - 1) + 1
+    late = [first] * (1 + unknowing) + _oracle(world, others, range(unknowing, iterations), swap_s)
     rows = []
     for iteration, step in enumerate(steps):
         known, begun = knows[iteration + 1], ran[max(0, iteration - 1)]
@@ -214,6 +226,8 @@ def rehearse(
                 world.iteration_s(first.schedule, iteration),
                 world.iteration_s(ran[iteration].schedule, iteration) + swap_s * _is_other(begun, ran[iteration]),
                 world.iteration_s(known.schedule, iteration) + swap_s * _is_other(knows[iteration], known),
+                world.iteration_s(late[iteration + 1].schedule, iteration)
+                + swap_s * _is_other(late[iteration], late[iteration + 1]),
                 ran[iteration].label,
                 known.label,
                 step,
@@ -236,13 +250,15 @@ def _happens(changes: Sequence[Change], iteration: int) -> tuple[str, ...]:
     )
 
 
-def _oracle(world: World, others: Sequence[Prospect], iterations: int, swap_s: float) -> list[Prospect]:
-    """Per iteration, the schedule of who knows what will happen: the least of all sums, by dynamic programming.
+def _oracle(world: World, others: Sequence[Prospect], iterations: range, swap_s: float) -> list[Prospect]:
+    """Per iteration of these, the schedule of who knows what will happen: the least sum, by dynamic programming.
 
     It may run every choice made for any of the states that come, and whatever the controller could, with whose first
     schedule it begins; it pays for swaps as everybody does.
     """
-    states = [world.state(iteration) for iteration in range(iterations)]
+    states = [world.state(iteration) for iteration in iterations]
+    if not states:
+        return []
     able = _able(world, others, states)
     spans = [(state, len(list(same))) for state, same in groupby(states)]
     total = np.array([0.0, *[np.inf] * (len(able) - 1)])

@@ -89,8 +89,8 @@ def drawn_jobs(seed: int, jobs: int) -> tuple[list[list[DemandSpan]], list[int]]
     steps = [draw.choice((6, 9, 12, 7)) for _ in range(jobs)]
     spans = []
     for count in steps:
-        cuts = sorted(draw.sample(range(count + 1), 4))
-        spans.append([DemandSpan(*cuts[:2], draw.choice((0.5, 1.0))), DemandSpan(*cuts[2:], 1.0)])
+        first, second, third, fourth = sorted(draw.sample(range(count + 1), 4))
+        spans.append([DemandSpan(first, second, draw.choice((0.5, 1.0))), DemandSpan(third, fourth, 1.0)])
     return spans, steps
 
 

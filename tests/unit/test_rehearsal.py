@@ -16,8 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import adaptation
 
 from testbed.adaptation import controller
-from testbed.adaptation.controller import BelievedPhase, Outlook, expected, ski_rental
+from testbed.adaptation.controller import Outlook, expected, ski_rental
 from testbed.adaptation.prospects import AdaptableJob, Prospect, adaptable_job, planned_belief
+from testbed.adaptation.recurrence import BelievedPhase
 from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, World, rehearse
 from testbed.adaptation.rehearsal_changes import Change, change
 from testbed.cli import app

@@ -1,0 +1,86 @@
+"""What comes and goes regularly: how long each phase lasted says when the next one begins, before it does.
+
+A square wave of which two phases in a row lasted equally long is taken to go on; one that does not keep its time is
+not relied on. What is best over all that is then ahead, swaps paid for, is found by dynamic programming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from testbed.pipeline.ir import Row
+
+ALIKE = 0.02
+"""By so much an iteration may take longer where things are as they were before: estimates are not exact."""
+
+PUNCTUAL = 1
+"""Iterations by which phases that last equally long may differ: a change may fall inside of an iteration."""
+
+TURNS = 2
+"""So many of them are looked ahead."""
+
+
+class BelievedPhase(NamedTuple):
+    """Iterations in which the same was believed."""
+
+    iterations: int
+    predicted_s: Mapping[tuple[Row, ...], float]
+    """Of every candidate, by its rows: what an iteration took, or would have taken."""
+
+
+def alike(one: BelievedPhase, other: BelievedPhase) -> bool:
+    """Whether every candidate takes as long in both."""
+    return all(
+        abs(seconds - other.predicted_s[rows]) <= ALIKE * other.predicted_s[rows]
+        for rows, seconds in one.predicted_s.items()
+    )
+
+
+def turn_since(phases: Sequence[BelievedPhase]) -> list[BelievedPhase]:
+    """The phases since things were last as they are now, and this one; empty where they never were."""
+    *before, now = phases
+    for place in reversed(range(len(before) - 1)):
+        if alike(before[place], now):
+            return [*before[place + 1 :], now]
+    return []
+
+
+def ahead(phases: Sequence[BelievedPhase]) -> list[BelievedPhase]:
+    """What is to be expected from the next iteration on, if phases come and go regularly; empty where they do not.
+
+    A phase lasts as long as the last one that was like it, of which both ends were seen; before there is one, as long
+    as the one before it. What lasts longer than that is not regular.
+    """
+    turn = turn_since(phases)
+    if len(turn) != 2:
+        return []
+    other, now = turn
+    whole = phases[1:-1]  # of the first one nobody knows when it began
+    mine_before = [phase.iterations for phase in whole if alike(phase, now)]
+    others_before = [phase.iterations for phase in whole if alike(phase, other)]
+    if any(abs(one - others_before[-1]) > PUNCTUAL for one in others_before[-2:]):
+        return []
+    if any(abs(one - mine_before[-1]) > PUNCTUAL for one in mine_before[-2:]):
+        return []
+    mine, theirs = (mine_before or others_before)[-1], others_before[-1]
+    left = mine - now.iterations
+    if left < 0:
+        return []
+    turns = [other._replace(iterations=theirs), now._replace(iterations=mine)] * TURNS
+    return [now._replace(iterations=left), *turns] if left else turns
+
+
+def best_next(spans: Sequence[BelievedPhase], running: tuple[Row, ...], swap_s: float) -> tuple[Row, ...]:
+    """The schedule to run next, of who knows these spans and pays for swaps between them; the running one if it is as
+    good.
+    """
+    remaining_s = dict.fromkeys(spans[0].predicted_s, 0.0)
+    for span in reversed(spans):
+        least_s = min(remaining_s.values())
+        remaining_s = {
+            rows: span.iterations * span.predicted_s[rows] + min(after_s, least_s + swap_s)
+            for rows, after_s in remaining_s.items()
+        }
+    best = min(remaining_s, key=remaining_s.__getitem__)
+    return best if remaining_s[best] + swap_s < remaining_s[running] else running
