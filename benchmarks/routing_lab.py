@@ -110,8 +110,15 @@ def workload(
     name: str, grid: Sequence[Sequence[str]], sizes: Sizes, schedules: Sequence[Any], slot_s: float = SLOT_S
 ) -> Workload:
     """A job whose replicas are the rows of a grid of nodes."""
+    return validate(Workload, workload_document(name, grid, sizes, schedules, slot_s), name)
+
+
+def workload_document(
+    name: str, grid: Sequence[Sequence[str]], sizes: Sizes, schedules: Sequence[Any], slot_s: float = SLOT_S
+) -> dict[str, Any]:
+    """The same as a file has it."""
     replicas, stages = len(grid), len(grid[0])
-    document = {
+    return {
         "name": name,
         "model": {"layers": stages, "d_model": 16, "heads": 2, "sequence": 16},
         "parallelism": {"pipeline": stages, "data": replicas},
@@ -126,7 +133,6 @@ def workload(
         "iterations": 1,
         "warmup": 1,
     }
-    return validate(Workload, document, name)
 
 
 def jobs(

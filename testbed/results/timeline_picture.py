@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from testbed.errors import BadInput
 from testbed.judge.comparison import jobs_of
 from testbed.plotting import GRID, INK, save
-from testbed.results.contents import table_of
+from testbed.results.contents import has_table, table_of
 from testbed.results.load import load_run, load_traces
 from testbed.results.typical import typical_iteration
 from testbed.trace.predictions import prediction_of
@@ -161,7 +161,7 @@ class _WithEvents(NamedTuple):
 def _iteration_with_events(directory: Path, schedule: str, measured: pd.DataFrame) -> _WithEvents | None:
     """The shortest measured one of a schedule; None without any."""
     path = directory / "link_events.parquet"
-    if not path.is_file():
+    if not has_table(path):
         return None
     events = table_of(path, ["schedule", "iteration", "at_s", "happened_s"])
     events = events[(events["schedule"] == schedule) & events["iteration"].isin(measured["iteration"])]
