@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from testbed.errors import BadInput
-from testbed.results.contents import comparison_of, has_table, json_of, manifest_of, table_of
+from testbed.results.contents import Only, comparison_of, has_table, json_of, manifest_of, table_of
 from testbed.results.destination import COMPARISON, is_complete
 from testbed.trace.tables import ACTION, FORMAT, KINDS, MESSAGE, MESSAGE_KINDS, READABLE_FORMATS, Table, Trace, rows
 
@@ -50,18 +50,25 @@ def load_run(directory: Path) -> Run:
     return Run(manifest or {}, comparison or nothing, is_complete(directory), has_traces)
 
 
-def load_traces(directory: Path, labels: Collection[str] = ()) -> dict[tuple[str, str], Trace]:
+def load_traces(
+    directory: Path, labels: Collection[str] = (), iterations: Collection[int] | None = None
+) -> dict[tuple[str, str], Trace]:
     """(label of a case, "predicted" or "measured") -> trace of all jobs, in the order of the run.
 
-    With `labels` of these cases alone.
+    With `labels` of these cases alone; with `iterations` of the measured ones these alone: what is not asked for is not
+    held in memory.
     Raises BadInput for a directory without a manifest and for results of another format version.
     """
     manifest = manifest_of(directory)
     if manifest is None:
         raise BadInput.of(str(directory), "manifest.json", "no such file", "the results of a run")
     require_readable(manifest, directory)
-    done = _by_run(directory / "actions.parquet", [str(kind) for kind in KINDS], ACTION, labels)
-    sent = _by_run(directory / "messages.parquet", list(MESSAGE_KINDS), MESSAGE, labels)
+    of_cases: list[tuple[str, str, Any]] = [("schedule", "in", list(labels))] if labels else []
+    only: Only = [of_cases] if labels else ()
+    if iterations is not None:
+        only = [[*of_cases, ("source", "==", "predicted")], [*of_cases, ("iteration", "in", list(iterations))]]
+    done = _by_run(directory / "actions.parquet", [str(kind) for kind in KINDS], ACTION, only)
+    sent = _by_run(directory / "messages.parquet", list(MESSAGE_KINDS), MESSAGE, only)
     n_ranks = len(manifest.get("nodes", ()))
     return {key: Trace(table, sent.get(key, rows(MESSAGE, 0)), n_ranks) for key, table in done.items()}
 
@@ -74,8 +81,8 @@ def require_readable(manifest: dict[str, Any], directory: Path) -> None:
         raise BadInput.of(str(directory / "manifest.json"), "format", manifest.get("format", 1), expected)
 
 
-def _by_run(path: Path, kinds: list[str], dtype: Any, labels: Collection[str]) -> dict[tuple[str, str], Table]:
-    frame = table_of(path, ["schedule", "source", *dtype.names], labels)
+def _by_run(path: Path, kinds: list[str], dtype: Any, only: Only) -> dict[tuple[str, str], Table]:
+    frame = table_of(path, ["schedule", "source", *dtype.names], only)
     groups = frame.groupby(["schedule", "source"], sort=False)
     try:
         return {(str(schedule), str(source)): _table(some, kinds, dtype) for (schedule, source), some in groups}
