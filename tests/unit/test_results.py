@@ -109,6 +109,13 @@ def test_tables_are_the_same_whenever_they_are_read(tmp_path: Path) -> None:
     assert whole.messages.tobytes() == alone.messages.tobytes()
 
 
+def test_of_measured_iterations_those_asked_for_are_read_alone(tmp_path: Path) -> None:
+    write_run(tmp_path, *ASKED)  # iteration 0 is all that was measured
+    assert list(load_traces(tmp_path, iterations=[7])) == [(name, "predicted") for name in ASKED]
+    found = load_traces(tmp_path, [ASKED[0]], iterations=[0])
+    assert list(found) == [(ASKED[0], source) for source in ("predicted", "measured")]
+
+
 def test_what_was_finished_is_read_after_a_kill_while_a_part_is_written(tmp_path: Path) -> None:
     results = writer_of(tmp_path, ASKED[0])
     with saving(tmp_path / PARTS / "actions-000002.parquet") as partial:
