@@ -115,8 +115,20 @@ def workload(
     microbatches: int = MICROBATCHES,
 ) -> Workload:
     """A job whose replicas are the rows of a grid of nodes."""
+    return validate(Workload, workload_document(name, grid, sizes, schedules, slot_s, microbatches), name)
+
+
+def workload_document(
+    name: str,
+    grid: Sequence[Sequence[str]],
+    sizes: Sizes,
+    schedules: Sequence[Any],
+    slot_s: float = SLOT_S,
+    microbatches: int = MICROBATCHES,
+) -> dict[str, Any]:
+    """The same as a file has it."""
     replicas, stages = len(grid), len(grid[0])
-    document = {
+    return {
         "name": name,
         "model": {"layers": stages, "d_model": 16, "heads": 2, "sequence": 16},
         "parallelism": {"pipeline": stages, "data": replicas},
@@ -131,7 +143,6 @@ def workload(
         "iterations": 1,
         "warmup": 1,
     }
-    return validate(Workload, document, name)
 
 
 def jobs(

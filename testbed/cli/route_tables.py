@@ -185,6 +185,11 @@ def remarks(wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> list[str]:
     found = [f"{outcome.label}: {outcome.routed.remark}" for outcome in outcomes if outcome.routed.remark]
     if any(each is not None and each.order_sensitive for outcome in outcomes for each in outcome.predicted_ranges):
         found.append("an iteration from one time to another: who comes first of messages that meet at a link decides")
+    if not all(outcome.orders_tried for outcome in outcomes):
+        found.append(
+            "iterations are predicted in one order of messages that meet, since the plan is large: what another order "
+            "makes of a policy, predict says of the plan that `testbed plan --policy` writes"
+        )
     if not wanted.elephants:
         found.append("there is nothing to route: no flow sends as much as --elephants-from in an iteration")
     elif not any(len(candidates) > 1 for candidates in wanted.problem.candidates):

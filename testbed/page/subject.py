@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.judge.comparison import ScheduleComparison, job_of, jobs_of, rows_of
+from testbed.results.contents import has_table
 from testbed.results.load import Run
 
 
@@ -42,7 +43,7 @@ class Subject:
 
     def lacks(self, *names: str) -> str:
         """What to say in the place of a part that needs these files; "" where all are there."""
-        missing = [name for name in names if not (self.directory / name).is_file()]
+        missing = [name for name in names if not has_table(self.directory / name)]
         *others, last = missing or [""]
         listed = f"{', '.join(others)} and {last}" if others else last
         return f"Not shown: this run has no {listed}." if missing else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,7 +31,7 @@ from testbed.planning.drawn_iterations import (
     varies,
 )
 from testbed.planning.free_training import free_ranges, free_training, mean_times_s, own_phase_of, with_iterations
-from testbed.planning.ties import Range, range_keys, ranges_of_orders, worst_s
+from testbed.planning.ties import Range, orders_of, range_keys, ranges_in, ranges_of_orders, worst_s
 from testbed.planning.training_prediction import Segment, TrainingPrediction, link_events_of, simulate_training
 from testbed.trace.predictions import predicted_summary, predicted_times_s
 from testbed.trace.tables import Trace, concatenate
@@ -146,6 +147,30 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
     return ranges_of_training(plan, case, predict_training(plan, case))
 
 
+class TimesAndRanges(NamedTuple):
+    """Per job at work in a case."""
+
+    times_s: tuple[float, ...]
+    """As `iteration_times`."""
+    ranges: tuple[Range | None, ...] | None
+    """As `ranges_of_case`; None where they were not asked for."""
+
+
+def times_and_ranges(plan: Plan, case: Case, most_events: float = math.inf) -> TimesAndRanges:
+    """`iteration_times` and `ranges_of_case` of a case, whose jobs become one program for both where they can.
+
+    Without ranges where one run of the event model costs more than `most_events` (they take many runs).
+    Raises as `predict_together`.
+    """
+    uniform = all(is_uniform(plan.jobs[number]) for number in at_work(plan, case))
+    if plan.rounds == "free" or link_events_of(plan, case) or rank_changes(plan, case) or not uniform:
+        return TimesAndRanges(iteration_times(plan, case), tuple(ranges_of_case(plan, case)))
+    loads = loads_of_case(plan, case)
+    orders = orders_of(loads)
+    times_s = tuple(end - load.start_s for end, load in zip(orders.predicted_s, loads, strict=True))
+    return TimesAndRanges(times_s, tuple(ranges_in(orders, loads)) if orders.events <= most_events else None)
+
+
 def ranges_of_training(plan: Plan, case: Case, training: TrainingPrediction) -> list[Range | None]:
     """The same of a training that is predicted: of its usual iteration, about the median of all that count."""
     rounds = training.compared(phase_of(plan, case).measured)
@@ -171,8 +196,9 @@ def worst_times(plan: Plan, case: Case) -> tuple[float, ...]:
 
     What chooses between cases goes by this: the best of lucky ends is no choice that can be kept to.
     """
-    ranges = zip(iteration_times(plan, case), ranges_of_case(plan, case), strict=True)
-    return tuple(worst_s(predicted_s, predicted_range) for predicted_s, predicted_range in ranges)
+    times_s, ranges = times_and_ranges(plan, case)
+    assert ranges is not None  # however many events there are
+    return tuple(worst_s(*each) for each in zip(times_s, ranges, strict=True))
 
 
 def freely(plan: Plan) -> Plan:

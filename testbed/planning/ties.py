@@ -72,7 +72,16 @@ def ranges_of_orders(loads: Sequence[Load]) -> list[Range | None]:
 
     None where nothing hangs on them. The same jobs give the same ranges. Raises as a prediction.
     """
-    orders = Orders(loads, max(load.problem.tie_s for load in loads))
+    return ranges_in(orders_of(loads), loads)
+
+
+def orders_of(loads: Sequence[Load]) -> Orders:
+    """The orders in which messages of jobs that share a network may come, with the one that is predicted run."""
+    return Orders(loads, max(load.problem.tie_s for load in loads))
+
+
+def ranges_in(orders: Orders, loads: Sequence[Load]) -> list[Range | None]:
+    """As `ranges_of_orders`, of `orders_of` these jobs."""
     if not orders.tied():
         return [None] * len(loads)
     compile_for(FIRST_ORDERS * orders.events)

@@ -19,6 +19,7 @@ from testbed.judge.messages import FlowMessages
 from testbed.judge.network_metric import LATER_OUTCOMES, CaseFairness
 from testbed.pipeline.memory import RankBytes
 from testbed.results.damaged import as_document
+from testbed.results.destination import PARTS
 from testbed.search.proof import Proof
 from testbed.spec.document import validate
 from testbed.thresholds import TIE
@@ -154,16 +155,39 @@ def _check_fairness(cases: Sequence[dict[str, Any]], source: str) -> None:
                     raise BadInput.of(source, f"fairness.{index}.{name}.{key}", len(values), expected)
 
 
-def table_of(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """A table of a run with at least these columns. Raises BadInput."""
-    import pandas as pd
+Only = Sequence[list[tuple[str, str, Any]]]
+"""Rows of a table: those of which any of these holds, all of its (column, operator, value); () for all rows."""
 
-    if not path.is_file():
+
+def has_table(path: Path) -> bool:
+    """Whether a table is there: its file, or parts of it that a run wrote before it ended."""
+    return bool(_files_of(path))
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The files of a table: its own, else its parts, in the order in which they were written."""
+    return [path] if path.is_file() else sorted((path.parent / PARTS).glob(f"{path.stem}-[0-9]*{path.suffix}"))
+
+
+def table_of(path: Path, columns: Sequence[str], only: Only = ()) -> pd.DataFrame:
+    """A table of a run with at least these columns, all of its rows or `only` some of them. Raises BadInput."""
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    if not (files := _files_of(path)):
         raise BadInput.of(str(path.parent), path.name, "no such file", "the tables of a run")
-    try:
-        frame = pd.read_parquet(path)
-    except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
-        raise BadInput.of(str(path), "file", str(error), "a parquet file as a run writes it") from error
+    frames = []
+    for file in files:
+        try:
+            there = pq.read_schema(file).names
+            asked = {column for every in only for column, _, _ in every}
+            # of a column that is not there nothing can be asked; that is said below
+            frames.append(pd.read_parquet(file, filters=list(only) if only and asked <= set(there) else None))
+        except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
+            raise BadInput.of(str(file), "file", str(error), "a parquet file as a run writes it") from error
+    # a part without rows would have a say in the types of columns
+    full = [one for one in frames if len(one)] or frames[:1]
+    frame = full[0] if len(full) == 1 else pd.concat(full, ignore_index=True)
     for name in columns:
         if name not in frame.columns:
             raise BadInput.of(str(path), name, "nothing", "a column of this name")

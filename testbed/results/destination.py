@@ -46,6 +46,9 @@ EARLIER_FILES = ("events.parquet", "usual.parquet")
 """What runs of earlier versions wrote: replaced as well."""
 
 LOGS = "logs"
+PARTS = "parts"
+"""Where a run keeps its tables until it ends, case by case."""
+
 LOCK = ".lock"
 """Held by the run that writes into a directory; it stays there afterwards, empty."""
 
@@ -99,7 +102,7 @@ def _refuse_links(path: Path) -> None:
     """What another user has prepared there must not lead what a run writes, as root, to another place."""
     if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
         raise BadInput.of("--out", "directory", str(path), "no symbolic link of another user")
-    for name in (LOCK, LOGS, *FILES, *EARLIER_FILES):
+    for name in (LOCK, LOGS, PARTS, *FILES, *EARLIER_FILES):
         if (path / name).is_symlink():
             raise BadInput.of("--out", name, f"a symbolic link to {(path / name).readlink()}", "no symbolic link")
 
@@ -150,7 +153,8 @@ def _replace(path: Path, working: Path) -> None:
     """Move the files of a run over those of an earlier one. Without comparison.json, as meanwhile, it is incomplete."""
     for file in (*(path / name for name in (*reversed(FILES), *EARLIER_FILES)), *path.glob(_FURTHER_PAGES)):
         file.unlink(missing_ok=True)
-    shutil.rmtree(path / LOGS, ignore_errors=True)
+    for name in (LOGS, PARTS):
+        shutil.rmtree(path / name, ignore_errors=True)
     (working / LOGS).rename(path / LOGS)
     for file in (*working.glob(_FURTHER_PAGES), *(working / name for name in FILES)):
         with suppress(FileNotFoundError):  # e.g. no picture was wanted

@@ -1,9 +1,15 @@
-"""Writing the data files of a run, after every schedule: whatever ends a run, what was finished can be read."""
+"""Writing the data files of a run, after every schedule: whatever ends a run, what was finished can be read.
+
+While a run goes on, what is new of a table becomes a file of its own in `parts/` (contents.py reads them as the table);
+at its end every table is written once, and the parts are removed. So a run of many schedules writes every row twice.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +23,7 @@ from testbed.files import saving
 from testbed.judge import numerics
 from testbed.judge.fidelity import NetworkEvidence
 from testbed.judge.iterations import IterationRow
+from testbed.results.destination import PARTS
 from testbed.results.earlier_runs import BASELINE_TABLE
 from testbed.schedule import schedule_file
 from testbed.schedule.registry import Generated
@@ -41,7 +48,10 @@ class FinishedJob(NamedTuple):
 
 @dataclass
 class ResultsWriter:
-    """Collects the tables of a run and writes them; every `save` leaves complete, readable files."""
+    """Collects the tables of a run and writes them; every `save` leaves complete, readable files.
+
+    `save_new` and `save_finished` write what is not written yet, `save_tables` everything as it stays.
+    """
 
     directory: Path
     jobs: Sequence[str] = ("",)
@@ -59,6 +69,8 @@ class ResultsWriter:
     """By label and job, those of the finished cases."""
     evidence: dict[str, Any] = field(default_factory=dict)
     schedules: dict[str, Any] = field(default_factory=dict)
+    written: Counter[str] = field(default_factory=Counter)
+    """By table, how many of its frames are in parts."""
 
     def add_trace(self, schedule: str, source: str, trace: Trace) -> None:
         """`schedule` is its label, here and below; `source` is "predicted" or "measured"."""
@@ -85,15 +97,40 @@ class ResultsWriter:
             self.link_events.append(frame)
 
     def save_tables(self) -> None:
-        """Write the parquet files with what is known so far."""
-        self._save("actions", self.actions)
-        self._save("messages", self.messages)
-        self._save("iterations", self.iterations)
-        self._save("links", self.links)
-        self._save("link_events", self.link_events)
+        """Write every parquet file with what is known so far, in the place of the parts."""
+        for name, frames in self._tables().items():
+            if frames:
+                self._save(self.directory / f"{name}.parquet", frames)
+        shutil.rmtree(self.directory / PARTS, ignore_errors=True)
+        self.written.clear()
+
+    def save_new(self) -> None:
+        """Write what is new of every table, as a part of it."""
+        for name, frames in self._tables().items():
+            if new := frames[self.written[name] :]:
+                (self.directory / PARTS).mkdir(exist_ok=True)
+                self._save(self.directory / PARTS / f"{name}-{self.written[name]:06d}.parquet", new)
+                self.written[name] = len(frames)
+
+    def _tables(self) -> dict[str, list[pd.DataFrame]]:
+        return {
+            "actions": self.actions,
+            "messages": self.messages,
+            "iterations": self.iterations,
+            "links": self.links,
+            "link_events": self.link_events,
+            BASELINE_TABLE: self.baseline,
+            "parameters": self.parameters,
+        }
 
     def add_finished(self, schedule: str, network: NetworkEvidence, jobs: Mapping[int, FinishedJob]) -> None:
         """What only the session knows of a case: what its verdict rests on, and the orders that were trained."""
+        if not self.rows:
+            self.parameters += [
+                parameter_table("", job, reference.parameters)
+                for job, reference in enumerate(self.references)
+                if reference.parameters
+            ]
         self.rows[schedule] = {number: finished.rows for number, finished in jobs.items()}
         self.baseline += [
             _iterations(schedule, number, finished.baseline) for number, finished in jobs.items() if finished.baseline
@@ -107,14 +144,8 @@ class ResultsWriter:
         self.schedules[schedule] = self._by_name(made)
 
     def save_finished(self) -> None:
-        """Write all of that, and how far the finished cases are from the references."""
-        expected = [
-            parameter_table("", job, reference.parameters)
-            for job, reference in enumerate(self.references)
-            if reference.parameters
-        ]
-        self._save(BASELINE_TABLE, self.baseline)
-        self._save("parameters", expected + self.parameters)
+        """Write what is new of that, and how far the finished cases are from the references."""
+        self.save_new()
         compared = {
             job: numerics.as_document(reference, {label: jobs[job] for label, jobs in self.rows.items() if job in jobs})
             for job, reference in enumerate(self.references)
@@ -126,13 +157,12 @@ class ResultsWriter:
     def _by_name(self, documents: Mapping[int, Any]) -> dict[str, Any]:
         return {"jobs": {self.jobs[number]: document for number, document in documents.items()}}
 
-    def _save(self, name: str, frames: Sequence[pd.DataFrame]) -> None:
-        if not frames:
-            return
+    @staticmethod
+    def _save(path: Path, frames: Sequence[pd.DataFrame]) -> None:
         table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
         known = table.schema.metadata or {}
         table = table.replace_schema_metadata({**known, FORMAT_KEY: str(FORMAT).encode()})
-        with saving(self.directory / f"{name}.parquet") as partial:
+        with saving(path) as partial:
             pq.write_table(table, partial)
 
     def save_json(self, name: str, document: Mapping[str, Any]) -> None:

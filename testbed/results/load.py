@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from testbed.errors import BadInput
-from testbed.results.contents import comparison_of, json_of, manifest_of, table_of
+from testbed.results.contents import Only, comparison_of, has_table, json_of, manifest_of, table_of
 from testbed.results.destination import COMPARISON, is_complete
 from testbed.trace.tables import ACTION, FORMAT, KINDS, MESSAGE, MESSAGE_KINDS, READABLE_FORMATS, Table, Trace, rows
 
@@ -45,21 +46,29 @@ def load_run(directory: Path) -> Run:
     if manifest is None and json_of(directory / "links.json") is None:
         raise BadInput.of(str(directory), "directory", "no manifest.json", "the results of a run")
     nothing: dict[str, Any] = {"complete": False, "schedules": []}
-    has_traces = all((directory / f"{name}.parquet").is_file() for name in TRACE_TABLES)
+    has_traces = all(has_table(directory / f"{name}.parquet") for name in TRACE_TABLES)
     return Run(manifest or {}, comparison or nothing, is_complete(directory), has_traces)
 
 
-def load_traces(directory: Path) -> dict[tuple[str, str], Trace]:
+def load_traces(
+    directory: Path, labels: Collection[str] = (), iterations: Collection[int] | None = None
+) -> dict[tuple[str, str], Trace]:
     """(label of a case, "predicted" or "measured") -> trace of all jobs, in the order of the run.
 
+    With `labels` of these cases alone; with `iterations` of the measured ones these alone: what is not asked for is not
+    held in memory.
     Raises BadInput for a directory without a manifest and for results of another format version.
     """
     manifest = manifest_of(directory)
     if manifest is None:
         raise BadInput.of(str(directory), "manifest.json", "no such file", "the results of a run")
     require_readable(manifest, directory)
-    done = _by_run(directory / "actions.parquet", [str(kind) for kind in KINDS], ACTION)
-    sent = _by_run(directory / "messages.parquet", list(MESSAGE_KINDS), MESSAGE)
+    of_cases: list[tuple[str, str, Any]] = [("schedule", "in", list(labels))] if labels else []
+    only: Only = [of_cases] if labels else ()
+    if iterations is not None:
+        only = [[*of_cases, ("source", "==", "predicted")], [*of_cases, ("iteration", "in", list(iterations))]]
+    done = _by_run(directory / "actions.parquet", [str(kind) for kind in KINDS], ACTION, only)
+    sent = _by_run(directory / "messages.parquet", list(MESSAGE_KINDS), MESSAGE, only)
     n_ranks = len(manifest.get("nodes", ()))
     return {key: Trace(table, sent.get(key, rows(MESSAGE, 0)), n_ranks) for key, table in done.items()}
 
@@ -72,8 +81,8 @@ def require_readable(manifest: dict[str, Any], directory: Path) -> None:
         raise BadInput.of(str(directory / "manifest.json"), "format", manifest.get("format", 1), expected)
 
 
-def _by_run(path: Path, kinds: list[str], dtype: Any) -> dict[tuple[str, str], Table]:
-    frame = table_of(path, ["schedule", "source", *dtype.names])
+def _by_run(path: Path, kinds: list[str], dtype: Any, only: Only) -> dict[tuple[str, str], Table]:
+    frame = table_of(path, ["schedule", "source", *dtype.names], only)
     groups = frame.groupby(["schedule", "source"], sort=False)
     try:
         return {(str(schedule), str(source)): _table(some, kinds, dtype) for (schedule, source), some in groups}

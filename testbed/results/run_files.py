@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
 from testbed.planning import file
 from testbed.planning.prediction import parts_of, predict_training
-from testbed.results.contents import case_of, comparison_of, json_of
+from testbed.results.contents import case_of, comparison_of, has_table, json_of
 from testbed.results.destination import COMPARISON
 from testbed.results.earlier_runs import baseline_table, upgraded_evidence
 from testbed.results.load import load_traces
@@ -35,8 +35,9 @@ class RunFiles:
     """A results directory of a run, finished or not. What is missing in it or damaged is a BadInput when it is asked
     for; jobs are named by their numbers."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, labels: Collection[str] = ()) -> None:
+        """With `labels`, traces are asked for of these cases alone."""
+        self.directory, self.labels = directory, labels
         self._times: dict[tuple[str, bool], dict[int, MessageTimes]] = {}
 
     @cached_property
@@ -104,11 +105,11 @@ class RunFiles:
     def baseline(self, label: str, job: int) -> list[IterationRow]:
         """Those measured before it; [] where there are none."""
         path = self.directory / f"{baseline_table(self.manifest['format'])}.parquet"
-        return _rows(path, label, job) if path.is_file() else []
+        return _rows(path, label, job) if has_table(path) else []
 
     @cached_property
     def _traces(self) -> Mapping[tuple[str, str], Trace]:
-        return load_traces(self.directory)
+        return load_traces(self.directory, self.labels)
 
     def trace(self, label: str, source: str) -> Trace:
         """Of all jobs at work in a case, "predicted" or "measured" (all of its iterations)."""

@@ -15,8 +15,9 @@ from matplotlib.patches import Patch
 from testbed.errors import BadInput
 from testbed.judge.comparison import jobs_of
 from testbed.plotting import GRID, INK, save
-from testbed.results.contents import table_of
-from testbed.results.load import load_run, load_traces
+from testbed.results.contents import has_table, table_of
+from testbed.results.load import Run, load_run, load_traces
+from testbed.results.merged_lanes import FINEST_POINTS, merged
 from testbed.results.typical import typical_iteration
 from testbed.trace.predictions import prediction_of
 from testbed.trace.tables import ALL_GATHER, ALL_REDUCE, KINDS, REDUCE_SCATTER, Table, Trace
@@ -80,6 +81,10 @@ class _Scale(NamedTuple):
     lanes: Sequence[str]
     cuts: Sequence[int]
 
+    def points(self, width_ms: float) -> float:
+        """How wide that is in the picture."""
+        return 72 * width_ms * _LANES_SHARE * self.inches / self.longest_ms
+
     def has_room(self, width_ms: float, number: str) -> bool:
         """Whether a box holds its number."""
         return width_ms * _LANES_SHARE * self.inches / self.longest_ms > len(number) * _DIGIT_INCHES
@@ -95,11 +100,12 @@ def draw(panels: Sequence[Panel], path: Path, *, cuts: Sequence[int], lanes: Seq
     longest_ms = max(float(trace.makespans()[0]) for trace in traces) * 1e3 * 1.01 or 1.0
     scale = _Scale(longest_ms, _width(traces, longest_ms), lanes, cuts)
     events = any(any(panel.events_s.values()) for panel in panels)
+    merges = any(_merges(trace, scale) for trace in traces)
     pages = _pages(panels, len(lanes))
     written = []
     for number, page in enumerate(pages, start=1):
         title = heading if len(pages) == 1 else f"{heading}, page {number} of {len(pages)}"
-        figure = _page(page, scale, title, _legend(traces, cuts, events=events))
+        figure = _page(page, scale, title, _legend(traces, cuts, events=events, merges=merges))
         target = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
         save(figure, target)
         written.append(target)
@@ -112,28 +118,25 @@ def draw_run(directory: Path, path: Path) -> list[Path]:
     Of an incomplete run it shows the schedules that are finished, of the measured iterations the one whose time is
     nearest to their median. Raises BadInput where there is none.
     """
-    run, traces = load_run(directory), load_traces(directory)
+    run = load_run(directory)
     if not run.schedules:
         raise BadInput.of(str(directory), "schedules", 0, "at least one that is finished")
     nodes = run.manifest.get("nodes", [])
     iterations = table_of(directory / "iterations.parquet", ["schedule", "warmup", "makespan_s", "iteration"])
     measured = iterations[~iterations["warmup"].astype(bool)]
-    panels, names = [], [job.name for job in jobs_of(run.comparison)]
-    for name in run.schedules:
-        mine = measured[measured["schedule"] == name]
+    names = [job.name for job in jobs_of(run.comparison)]
+    shown = {name: _shown(directory, run, name, measured[measured["schedule"] == name]) for name in run.schedules}
+    numbers = {one.typical for one in shown.values()} | {one.changes.iteration for one in shown.values() if one.changes}
+    traces, panels = load_traces(directory, run.schedules, numbers), []
+    for name, (typical, changes) in shown.items():
         for source in ("predicted", "measured"):
-            if mine.empty or (name, source) not in traces:
-                raise BadInput.of(
-                    str(directory), "tables", f"no {source} {name}", "rows of every schedule that is finished"
-                )
-        rows = [row for row in run.comparison["schedules"] if row["label"] == name]
-        typical = typical_iteration(mine, rows, names)
+            if (name, source) not in traces:
+                raise _lacks_rows(directory, source, name)
         nearest = "the nearest to all jobs' medians" if names else "the nearest to the median"
         strips = [
             ("predicted", prediction_of(traces[name, "predicted"], typical)),
             (f"measured, iteration {typical} ({nearest})", traces[name, "measured"].of_iteration(typical)),
         ]
-        changes = _iteration_with_events(directory, name, mine)
         if changes:
             number = changes.iteration
             said = f"predicted, iteration {number}", f"measured, iteration {number}, in which links change"
@@ -148,6 +151,19 @@ def draw_run(directory: Path, path: Path) -> list[Path]:
     return draw(panels, path, cuts=cuts, lanes=lanes, heading=run.comparison["name"])
 
 
+def _lacks_rows(directory: Path, source: str, name: str) -> BadInput:
+    return BadInput.of(str(directory), "tables", f"no {source} {name}", "rows of every schedule that is finished")
+
+
+def _shown(directory: Path, run: Run, name: str, measured: pd.DataFrame) -> _Shown:
+    """The iterations of a schedule that the picture has, of those that were `measured`. Raises BadInput without any."""
+    if measured.empty:
+        raise _lacks_rows(directory, "measured", name)
+    rows = [row for row in run.comparison["schedules"] if row["label"] == name]
+    typical = typical_iteration(measured, rows, [job.name for job in jobs_of(run.comparison)])
+    return _Shown(typical, _iteration_with_events(directory, name, measured))
+
+
 class _WithEvents(NamedTuple):
     """An iteration in which links changed."""
 
@@ -158,10 +174,18 @@ class _WithEvents(NamedTuple):
     """... and when they did."""
 
 
+class _Shown(NamedTuple):
+    """Of a schedule, by number."""
+
+    typical: int
+    changes: _WithEvents | None
+    """One in which links changed."""
+
+
 def _iteration_with_events(directory: Path, schedule: str, measured: pd.DataFrame) -> _WithEvents | None:
     """The shortest measured one of a schedule; None without any."""
     path = directory / "link_events.parquet"
-    if not path.is_file():
+    if not has_table(path):
         return None
     events = table_of(path, ["schedule", "iteration", "at_s", "happened_s"])
     events = events[(events["schedule"] == schedule) & events["iteration"].isin(measured["iteration"])]
@@ -238,7 +262,7 @@ def _times(trace: Trace, jobs: Sequence[str]) -> str:
     return "; ".join(said)
 
 
-def _legend(traces: Sequence[Trace], cuts: Sequence[int], *, events: bool) -> list[Patch]:
+def _legend(traces: Sequence[Trace], cuts: Sequence[int], *, events: bool, merges: bool) -> list[Patch]:
     kinds = {str(KINDS[code]) for trace in traces for code in np.unique(trace.actions["kind"])}
     handles = [Patch(facecolor=COLOURS[kind], label=f"{kind}  {MEANINGS[kind]}") for kind in COLOURS if kind in kinds]
     chunks = max(len(stages) for trace in traces for stages in _stages(trace).values())
@@ -248,6 +272,8 @@ def _legend(traces: Sequence[Trace], cuts: Sequence[int], *, events: bool) -> li
             for chunk in range(chunks)
         ]
     handles.append(Patch(facecolor=GRID, label="idle"))
+    if merges:
+        handles.append(Patch(facecolor="none", edgecolor="none", label="colours mixed: actions within a point"))
     if any(len(_collectives(trace)) for trace in traces):
         handles.append(Patch(facecolor=_COLLECTIVE, label="from another replica, on its way"))
     for column, width in _BORDERS.items():
@@ -294,11 +320,10 @@ def _shade(colour: str, chunk: int, chunks: int) -> tuple[float, float, float]:
 def _strip(axis: Axes, trace: Trace, scale: _Scale, *, with_times: bool) -> None:
     n_ranks, makespan_ms = len(scale.lanes), float(trace.makespans()[0]) * 1e3
     axis.barh(range(n_ranks), makespan_ms, height=0.86, color=GRID)
-    for rank, stages in _stages(trace).items():
-        for chunk, stage in enumerate(stages):
-            mine = trace.actions[(trace.actions["rank"] == rank) & (trace.actions["stage"] == stage)]
-            colours = {kind: _shade(colour, chunk, len(stages)) for kind, colour in COLOURS.items()}
-            _boxes(axis, mine, rank, colours, scale, ink="white" if chunk == 0 else INK)
+    if _merges(trace, scale):
+        _merged_boxes(axis, trace, scale)
+    else:
+        _all_boxes(axis, trace, scale)
     _under_lanes(axis, _collectives(trace))
     ends = []
     for column, width in _BORDERS.items():
@@ -320,6 +345,40 @@ def _strip(axis: Axes, trace: Trace, scale: _Scale, *, with_times: bool) -> None
     for side in ("bottom", "right", "left"):
         axis.spines[side].set_visible(False)
     axis.spines["top"].set_color(_FAINT)
+
+
+def _all_boxes(axis: Axes, trace: Trace, scale: _Scale) -> None:
+    """Every action of every rank."""
+    for rank, stages in _stages(trace).items():
+        for chunk, stage in enumerate(stages):
+            mine = trace.actions[(trace.actions["rank"] == rank) & (trace.actions["stage"] == stage)]
+            colours = {kind: _shade(colour, chunk, len(stages)) for kind, colour in COLOURS.items()}
+            _boxes(axis, mine, rank, colours, scale, ink="white" if chunk == 0 else INK)
+
+
+def _merges(trace: Trace, scale: _Scale) -> bool:
+    """Whether half of the boxes would be too narrow to be seen."""
+    widths = (trace.actions["end_s"] - trace.actions["start_s"]) * 1e3
+    return len(widths) > 0 and scale.points(float(np.median(widths))) < FINEST_POINTS
+
+
+def _merged_boxes(axis: Axes, trace: Trace, scale: _Scale) -> None:
+    """Lanes as a picture of points, each in the mean colour of what its rank does meanwhile."""
+    n_ranks, columns = len(scale.lanes), int(scale.points(scale.longest_ms) / FINEST_POINTS)
+    stages = _stages(trace)
+    colours = {
+        (rank, stage, code): _shade(COLOURS[str(kind)], chunk, len(mine))
+        for rank, mine in stages.items()
+        for chunk, stage in enumerate(mine)
+        for code, kind in enumerate(KINDS)
+        if str(kind) in COLOURS
+    }
+    picture = merged(trace, n_ranks, np.linspace(0.0, scale.longest_ms / 1e3, columns + 1), colours, to_rgb(GRID))
+    axis.imshow(
+        picture, extent=(0, scale.longest_ms, n_ranks - 0.5, -0.5), aspect="auto", interpolation="nearest", zorder=1.5
+    )
+    for lane in range(n_ranks + 1):
+        axis.axhline(lane - 0.5, color="white", linewidth=2.0)
 
 
 def _under_lanes(axis: Axes, messages: Table) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 from testbed.model.network import Floats, Ints
 from testbed.plan.network_state import NetworkState, network_at
 from testbed.plan.plan import Case, Plan
-from testbed.planning.prediction import iteration_times, ranges_of_case
-from testbed.planning.ties import Range
+from testbed.planning.prediction import times_and_ranges
+from testbed.planning.ties import EVENTS, Range
 from testbed.routing.apply import Demands, demands, on_routes, taken
 from testbed.routing.completion_times import Completions, completion_times
 from testbed.routing.fairness import Metric, bytes_per_direction, flows_per_direction, measured_by
@@ -37,7 +37,10 @@ class PolicyOutcome(NamedTuple):
     iteration_s: tuple[float, ...]
     """Per job, an iteration beside the others on these routes, by the event model."""
     predicted_ranges: tuple[Range | None, ...]
-    """Per job, what it may be by who comes first of messages that meet; None where nothing hangs on that."""
+    """Per job, what it may be by who comes first of messages that meet; None where nothing hangs on that, or where that
+    was not asked ..."""
+    orders_tried: bool
+    """... since one run of the event model costs more than EVENTS: sixteen for each policy are seconds and more."""
     completions: Completions
     """Flow completion times: of all draws of the policy, not of this one alone."""
 
@@ -113,6 +116,7 @@ def _outcome(
     plan: Plan, case: Case, wanted: Demands, label: str, made: Routed, completions: Completions
 ) -> PolicyOutcome:
     problem, routed = wanted.problem, on_routes(plan, case, wanted, made.choice.tolist())
+    times_s, ranges = times_and_ranges(plan, routed, EVENTS)
     return PolicyOutcome(
         label,
         wanted,
@@ -120,7 +124,8 @@ def _outcome(
         measured_by(problem, made.choice),
         flows_per_direction(problem, made.choice),
         bytes_of(network_at(plan, case), wanted) + bytes_per_direction(problem, made.choice),
-        iteration_times(plan, routed),
-        tuple(ranges_of_case(plan, routed)),
+        times_s,
+        (None,) * len(times_s) if ranges is None else ranges,
+        ranges is not None,
         completions,
     )

@@ -50,8 +50,9 @@ def judge_cases(
 
     `profiled`: iterations of an unpaced job, measured before.
     """
-    results.save_tables()
-    files, left_out = RunFiles(results.directory), dict[str, dict[int, list[str]]]()
+    results.save_new()
+    files = RunFiles(results.directory, [trained.case.label for trained in done])
+    left_out = dict[str, dict[int, list[str]]]()
     for trained in done:
         label, order_sensitive = trained.case.label, any(job.predicted_range for job in trained.jobs)
         times = files.message_times(label, order_sensitive=order_sensitive)

@@ -151,6 +151,7 @@ def write(directory: Path, case: Found) -> None:
     before = [row(number, loss=1.0, warmup=False) for number in range(3)]
     results.add_finished(LABEL, case.network, {0: FinishedJob(case.rows, before, case.fingerprints, known, MADE)})
     results.save_finished()
+    results.save_tables()
     evidence = evidence_of(files, LABEL)[0]
     summary = summaries(PREDICTED)[0]
     run = MeasuredCase(LABEL, LABEL, evidence.measured, summary, judge(evidence), messages=evidence.flows)

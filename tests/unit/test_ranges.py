@@ -16,7 +16,7 @@ from harness.plans import training
 from testbed.cli.range_cells import show_ranges
 from testbed.judge.changes import off_range
 from testbed.plan.plan import Case, Plan
-from testbed.planning.prediction import iteration_times, ranges_of_case, worst_times
+from testbed.planning.prediction import TimesAndRanges, iteration_times, ranges_of_case, times_and_ranges, worst_times
 from testbed.planning.ties import Range, range_keys
 from testbed.routing.case_evaluator import CaseEvaluator
 
@@ -44,6 +44,15 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Plan]:
 def case_of(plan: Plan, label: str) -> Case:
     (found,) = (case for case in plan.cases if case.label == label)
     return found
+
+
+def test_times_and_ranges_of_one_program_are_those_of_either_alone(plans: dict[int, Plan]) -> None:
+    plan = plans[7]
+    case = case_of(plan, "crosspipe-greedy")
+    both = times_and_ranges(plan, case)
+    assert both == TimesAndRanges(iteration_times(plan, case), tuple(ranges_of_case(plan, case)))
+    assert both.ranges != (None,)
+    assert times_and_ranges(plan, case, most_events=100) == TimesAndRanges(both.times_s, None)
 
 
 @pytest.mark.parametrize(("number", "label", "measured_s"), MEASURED)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next
+from testbed.pipeline.ir import parse_action
 
-A, B = (("a",),), (("b",),)  # rows of two schedules; nothing here looks into them
+A, B = ((parse_action("0F0"),),), ((parse_action("0F1"),),)  # rows of two schedules; nothing here looks into them
 
 
 def planned(iterations: int) -> BelievedPhase:

@@ -10,18 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from testbed.cli import main
 from testbed.errors import BadInput
+from testbed.files import saving
 from testbed.judge.comparison import MeasuredCase, as_document, compare
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
-from testbed.results.destination import is_complete, require_place, results_directory
+from testbed.results.contents import table_of
+from testbed.results.destination import PARTS, is_complete, require_place, results_directory
 from testbed.results.directory import ResultsWriter
-from testbed.results.load import Run, load_run, load_traces
+from testbed.results.load import TRACE_TABLES, Run, load_run, load_traces
 from testbed.schedule.registry import generate
 from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT, Trace
@@ -57,6 +60,17 @@ def write_run(directory: Path, *finished: str, seconds: float = 50.0) -> None:
         results.save_json("comparison.json", as_document(document, compare(runs)))
 
 
+def writer_of(directory: Path, *finished: str) -> ResultsWriter:
+    """What has written these cases, each as soon as it was finished, and has not ended."""
+    results = ResultsWriter(directory)
+    results.save_json("manifest.json", {"format": FORMAT, "nodes": ["paris/0", "paris/1", "warsaw/0", "warsaw/1"]})
+    for name in finished:
+        results.add_trace(name, "predicted", predicted(name))
+        results.add_trace(name, "measured", predicted(name))
+        results.save_new()
+    return results
+
+
 def comparison(directory: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((directory / "comparison.json").read_text())
     return document
@@ -67,6 +81,61 @@ def report(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
+
+
+def test_every_case_writes_its_own_rows_alone(tmp_path: Path) -> None:
+    results = writer_of(tmp_path, *ASKED)
+    parts = sorted((tmp_path / PARTS).glob("messages-*.parquet"))
+    assert [set(pq.read_table(part)["schedule"].to_pylist()) for part in parts] == [{"1f1b"}, {"zb-h1"}]
+    before = [part.stat().st_mtime_ns for part in parts]
+    results.save_new()  # nothing is new
+    assert [part.stat().st_mtime_ns for part in sorted((tmp_path / PARTS).glob("messages-*"))] == before
+
+
+def test_tables_are_the_same_whenever_they_are_read(tmp_path: Path) -> None:
+    """While a run goes on, or after it was killed, from the parts; at its end from one file, as if written at once."""
+    results = writer_of(tmp_path, *ASKED)
+    assert load_run(tmp_path).has_traces
+    paths = [tmp_path / f"{name}.parquet" for name in TRACE_TABLES]
+    assert not any(path.exists() for path in paths)
+    from_parts = [table_of(path, []) for path in paths]
+    of_one = load_traces(tmp_path, [ASKED[1]])
+    assert [label for label, _ in of_one] == [ASKED[1]] * 2
+    results.save_tables()
+    assert not (tmp_path / PARTS).exists()
+    for path, frame in zip(paths, from_parts, strict=True):
+        pd.testing.assert_frame_equal(table_of(path, []), frame)
+    whole, alone = load_traces(tmp_path)[ASKED[1], "measured"], of_one[ASKED[1], "measured"]
+    assert whole.messages.tobytes() == alone.messages.tobytes()
+
+
+def test_of_measured_iterations_those_asked_for_are_read_alone(tmp_path: Path) -> None:
+    write_run(tmp_path, *ASKED)  # iteration 0 is all that was measured
+    assert list(load_traces(tmp_path, iterations=[7])) == [(name, "predicted") for name in ASKED]
+    found = load_traces(tmp_path, [ASKED[0]], iterations=[0])
+    assert list(found) == [(ASKED[0], source) for source in ("predicted", "measured")]
+
+
+def test_what_was_finished_is_read_after_a_kill_while_a_part_is_written(tmp_path: Path) -> None:
+    results = writer_of(tmp_path, ASKED[0])
+    with saving(tmp_path / PARTS / "actions-000002.parquet") as partial:
+        partial.write_bytes(b"PAR1 and not more")
+        assert list(load_traces(tmp_path)) == [(ASKED[0], source) for source in ("predicted", "measured")]
+    (tmp_path / PARTS / "actions-000002.parquet").unlink()
+    partial.write_bytes(b"PAR1 and not more")  # as it stays there where the writer is killed
+    assert list(load_traces(tmp_path)) == [(ASKED[0], source) for source in ("predicted", "measured")]
+    results.save_tables()
+    assert list(load_traces(tmp_path)) == [(ASKED[0], source) for source in ("predicted", "measured")]
+
+
+def test_older_parts_go_with_the_run_that_left_them(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    writer_of(out, ASKED[0])
+    with results_directory(out, overwrite=True) as working:
+        write_run(working, *ASKED)
+    assert not (out / PARTS).exists()
+    assert load_run(out).schedules == list(ASKED)
 
 
 def test_traces_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from testbed.planning.prediction import iteration_times, predict_together
 from testbed.planning.resolve import load_plan, with_cases
 from testbed.planning.schedules import choose as choose_schedules
 from testbed.planning.schedules import make
+from testbed.routing import policy_comparison
 from testbed.routing.apply import demands, with_policies
 from testbed.routing.demand import commodities
 from testbed.routing.planner import ELEPHANT_BYTES, Reach
@@ -219,6 +220,18 @@ def test_which_policies_a_plan_has_changes_nothing_of_what_one_is_predicted_to_g
 
 
 # --- the command ---------------------------------------------------------------------------------
+
+
+def test_orders_of_a_large_plan_are_not_tried_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("route", CLOS, PP4, "--schedule", "1f1b", "--set", REPLICAS, "--policy", "greedy")
+    document = json.loads(called(*asked, "--json").stdout)
+    monkeypatch.setattr(policy_comparison, "EVENTS", 10)
+    large = json.loads(called(*asked, "--json").stdout)
+    assert (document["policies"][0]["orders_tried"], large["policies"][0]["orders_tried"]) == (True, False)
+    assert document["policies"][0]["iteration_s"] == large["policies"][0]["iteration_s"]
+    shown = called(*asked, COLUMNS="80").output
+    require_legible(shown, 80)
+    assert "since the plan is large" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize("width", [80, 120])
