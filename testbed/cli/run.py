@@ -52,6 +52,13 @@ _Control = Annotated[
     typer.Option("--control", help="Train every case once more with links that are not shaped: to tell the machine's."),
 ]
 
+_Light = Annotated[
+    bool,
+    typer.Option(
+        "--light", help="On the virtual clock: train smaller models with the same messages, in the same time: less CPU."
+    ),
+]
+
 
 def run(
     what: options.TopologyOrPlan,
@@ -84,6 +91,7 @@ def run(
     seed: options.SeedOption = None,
     wall_limit: options.WallLimit = None,
     picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
+    light: _Light = False,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -94,6 +102,7 @@ def run(
     train at the same time, an iteration of each from one common start; `testbed plan --help` says how schedules meet.
     """
     from testbed.planning import resolve
+    from testbed.planning.light import lighter
     from testbed.results.destination import require_place
 
     comes_goes = lose, arrive, depart, swap, alone, event, adapt, False, checkpoint, failure, chaos
@@ -111,6 +120,9 @@ def run(
     require_place(directory, overwrite=overwrite)
     # what cannot be scheduled or routed is refused before anything starts
     plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
+    if light:
+        plan, lightened = lighter(plan)
+        remarks = [*remarks, *lightened]
     request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
 
