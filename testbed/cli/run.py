@@ -102,7 +102,6 @@ def run(
     train at the same time, an iteration of each from one common start; `testbed plan --help` says how schedules meet.
     """
     from testbed.planning import resolve
-    from testbed.planning.light import lighter
     from testbed.results.destination import require_place
 
     comes_goes = lose, arrive, depart, swap, alone, event, adapt, False, checkpoint, failure, chaos
@@ -110,19 +109,15 @@ def run(
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
     guest = vm or plan.clock.name == "virtual"
-    _require_sense(control=control, guest=guest)
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
     resolve.require_trainable(plan)
-    extras.require("train")
-    capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
+    _require_possible(control=control, light=light, guest=guest, clock=plan.clock.name)
     directory = out or named_place("-".join([plan.network.name, *(job.name for job in plan.jobs)]))
     require_place(directory, overwrite=overwrite)
     # what cannot be scheduled or routed is refused before anything starts
     plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
-    if light:
-        plan, lightened = lighter(plan)
-        remarks = [*remarks, *lightened]
+    plan, remarks = _lightened(plan, remarks, light=light)
     request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
 
@@ -137,11 +132,25 @@ def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> P
     return with_clock(plan, PlannedClock(name, number))
 
 
-def _require_sense(*, control: bool, guest: bool) -> None:
-    """Raises BadInput for a control where time is a guest's."""
+def _require_possible(*, control: bool, light: bool, guest: bool, clock: str) -> None:
+    """Raises BadInput for a control where time is a guest's, or light models where it is not; MachineLacks."""
     if control and guest:
         expected = "a run on this machine's clock: virtual time does not depend on the machine"
         raise BadInput.of("--control", "option", "in a guest", expected)
+    if light and clock != "virtual":
+        raise BadInput.of("--light", "clock", clock, "virtual: another clock sees what a model computes")
+    extras.require("train")
+    capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
+
+
+def _lightened(plan: Plan, remarks: Sequence[str], *, light: bool) -> tuple[Plan, Sequence[str]]:
+    """The plan with light models where they are asked for, and with what is said of them."""
+    if not light:
+        return plan, remarks
+    from testbed.planning.light import lighter
+
+    made, said = lighter(plan)
+    return made, [*remarks, *said]
 
 
 def named_place(name: str) -> Path:
