@@ -22,8 +22,8 @@ from harness.record import Claim, Topic, finish
 
 JOB = ("two-dc-longhaul", "tiny-gpt-pp4")
 SHORT = ("--iterations", "5", "--set", "warmup=1")
-ASKED_S = {"demo": 17.2, "light": 6.0, "cell": 1.5, "64": 20.0}
-"""Of the demo what it took when this was first asked; of the others what was asked for."""
+ASKED_S = {"light": 6.0, "cell": 1.5, "64": 20.0}
+"""Of the demo as it is nothing is asked: it is what the light one is held against."""
 
 WORDS = {
     "demo": "CPU of the demo on the virtual clock",
