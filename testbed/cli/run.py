@@ -143,14 +143,14 @@ def _require_possible(*, control: bool, light: bool, guest: bool, clock: str) ->
     capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
 
 
-def _lightened(plan: Plan, remarks: Sequence[str], *, light: bool) -> tuple[Plan, Sequence[str]]:
+def _lightened(plan: Plan, remarks: tuple[str, ...], *, light: bool) -> tuple[Plan, tuple[str, ...]]:
     """The plan with light models where they are asked for, and with what is said of them."""
     if not light:
         return plan, remarks
     from testbed.planning.light import lighter
 
     made, said = lighter(plan)
-    return made, [*remarks, *said]
+    return made, (*remarks, *said)
 
 
 def named_place(name: str) -> Path:

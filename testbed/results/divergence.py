@@ -140,7 +140,7 @@ def _first_difference(
     places = np.flatnonzero(differs)
     iterations = index.get_level_values("iteration").to_numpy()
     place = int(places[np.lexsort((instants[places], iterations[places]))[0]])
-    row = {name: int(value) for name, value in zip(index.names, index[place], strict=True) if name != _WITHIN_CASE}
+    row = {str(name): int(value) for name, value in zip(index.names, index[place], strict=True) if name != _WITHIN_CASE}
     row_key: dict[str, int | str] = {**row, "kind": kinds[row["kind"]]}
     instant_s = float(instants[place]) / 1e9 if np.isfinite(instants[place]) else float("nan")
     if known[0][place] != known[1][place]:
