@@ -31,6 +31,7 @@ COMMANDS = {
     "adapt": "adapt:adapt",
     "shell": "shell:shell",
     "report": "report:report",
+    "diverge": "diverge:diverge",
     "doctor": "doctor:doctor",
     "test-determinism": "determinism:determinism",
     "schema": "schema:schema",

@@ -12,7 +12,8 @@ from testbed.errors import ExitCode
 GROUPS = {
     title: tuple(f"--{name}" for name in names.split())
     for title, names in {
-        "What is trained": "schedule schedules-from iterations set robust strict alone control run schedules-anew",
+        "What is trained": "schedule schedules-from iterations set light robust strict alone control run "
+        "schedules-anew",
         "What is tried": "delay rate link points within axes microbatch-size memory-limit sequence fixed limit measure "
         "confirm boots seeds quick "
         "begin controller swap-cost slot-noise "
@@ -71,6 +72,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "testbed report results/a results/b --html both.html",
         "testbed report results/demo --trace demo.pftrace",
     ),
+    "diverge": ("testbed diverge results/a results/b", "testbed diverge results/a results/b --json"),
     "doctor": ("testbed doctor",),
     "schema": ("testbed schema topology", "testbed schema workload -o workload.schema.json"),
     "test-determinism": (f"testbed test-determinism {_NET} {_JOB} --boots 2 --seeds 2",),
@@ -131,6 +133,7 @@ EXIT_CODES: dict[str, tuple[ExitCode, ...]] = {
         _LAB,
     ),
     **dict.fromkeys(("shell", "doctor", "build"), _NO_VERDICT),
+    "diverge": (*_OFFLINE, ExitCode.UNTRUSTED),
     **dict.fromkeys(("check", "study", "sweep"), tuple(ExitCode)),
 }
 """By name of a command, what it may end with; the others as what starts nothing."""

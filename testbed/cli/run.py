@@ -52,6 +52,13 @@ _Control = Annotated[
     typer.Option("--control", help="Train every case once more with links that are not shaped: to tell the machine's."),
 ]
 
+_Light = Annotated[
+    bool,
+    typer.Option(
+        "--light", help="On the virtual clock: train smaller models with the same messages, in the same time: less CPU."
+    ),
+]
+
 
 def run(
     what: options.TopologyOrPlan,
@@ -86,6 +93,7 @@ def run(
     seed: options.SeedOption = None,
     wall_limit: options.WallLimit = None,
     picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
+    light: _Light = False,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -102,15 +110,15 @@ def run(
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
-    _require_sense(plan, control=control, guest=(guest := vm or plan.clock.name == "virtual"))
+    guest = vm or plan.clock.name == "virtual"
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
     resolve.require_trainable(plan)
-    extras.require("train")
-    capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
+    _require_possible(plan, control=control, light=light, guest=guest)
     directory = out or named_place("-".join([plan.network.name, *(job.name for job in plan.jobs)]))
     require_place(directory, overwrite=overwrite)
     plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
+    plan, remarks = _lightened(plan, remarks, light=light)
     request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
 
@@ -125,13 +133,28 @@ def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> P
     return with_clock(plan, PlannedClock(name, number))
 
 
-def _require_sense(plan: Plan, *, control: bool, guest: bool) -> None:
-    """Raises BadInput for a control where time is a guest's, or where jobs run freely."""
+def _require_possible(plan: Plan, *, control: bool, light: bool, guest: bool) -> None:
+    """Raises BadInput for a control where time is a guest's or jobs run freely, or light models where time is not
+    virtual; MachineLacks."""
     if control and plan.rounds == "free":
         raise BadInput.of("--control", "option", "--rounds free", "jobs that train in rounds: a control goes by them")
     if control and guest:
         expected = "a run on this machine's clock: virtual time does not depend on the machine"
         raise BadInput.of("--control", "option", "in a guest", expected)
+    if light and plan.clock.name != "virtual":
+        raise BadInput.of("--light", "clock", clock, "virtual: another clock sees what a model computes")
+    extras.require("train")
+    capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
+
+
+def _lightened(plan: Plan, remarks: tuple[str, ...], *, light: bool) -> tuple[Plan, tuple[str, ...]]:
+    """The plan with light models where they are asked for, and with what is said of them."""
+    if not light:
+        return plan, remarks
+    from testbed.planning.light import lighter
+
+    made, said = lighter(plan)
+    return made, (*remarks, *said)
 
 
 def named_place(name: str) -> Path:

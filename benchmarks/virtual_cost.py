@@ -1,0 +1,113 @@
+"""What does the virtual clock cost in CPU seconds, and does a light model give the same times?
+
+    python benchmarks/virtual_cost.py [--parts demo,light,cell,64] [--record [NAME]]
+
+`demo` is `testbed run two-dc-longhaul tiny-gpt-pp4 --clock virtual`; `light` the same with --light and 5 + 1 iterations
+instead of 10 + 2; `cell` a cell of a study of the demo's job, from the difference between a sweep of five and one of
+one; `64` a pipeline of 64 stages. User and system time of the whole process tree, guest included: on a busy machine
+processors that share a core and caches take up to twice as long for the same, so parts of one call are to be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from harness import boots, options
+from harness.record import Claim, Topic, finish
+
+JOB = ("two-dc-longhaul", "tiny-gpt-pp4")
+SHORT = ("--iterations", "5", "--set", "warmup=1")
+ASKED_S = {"light": 6.0, "cell": 1.5, "64": 20.0}
+"""Of the demo as it is nothing is asked: it is what the light one is held against."""
+
+WORDS = {
+    "demo": "CPU of the demo on the virtual clock",
+    "light": "CPU of the demo, --light, 5 + 1 iterations",
+    "cell": "CPU of a cell of a study of the demo's job, 3 iterations",
+    "64": "CPU of 64 stages, two schedules, 2 iterations",
+}
+MOST_APART_S = 3.1e-6
+CELLS = 5
+
+
+def cpu_s() -> float:
+    """Of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def taken_s(*words: str) -> float:
+    """CPU seconds of a command of ours. Raises SystemExit where it fails."""
+    began = cpu_s()
+    code, _, said = boots.run_testbed(*words)
+    if code != 0:
+        sys.exit(f"testbed {' '.join(words)}: exit code {code}\n{said}")
+    return cpu_s() - began
+
+
+def run(out: Path, *words: str) -> float:
+    """CPU seconds of a run on the virtual clock, whose results go to `out`."""
+    return taken_s("run", *words, "--clock", "virtual", "--out", str(out))
+
+
+def sweep(out: Path, cells: int) -> float:
+    """CPU seconds of a sweep of as many delays."""
+    over = f"links.0.delay=5..80ms/{cells}" if cells > 1 else "links.0.delay=5ms"
+    return taken_s("sweep", *JOB, "--over", over, "--iterations", "3", "--jobs", "1", "--out", str(out))
+
+
+def part(name: str, place: Path) -> float:
+    """CPU seconds of what is called so."""
+    match name:
+        case "demo":
+            return run(place / name, *JOB)
+        case "light":
+            return run(place / name, *JOB, "--light", *SHORT)
+        case "cell":
+            few, many = sweep(place / "one", 1), sweep(place / "many", CELLS)
+            return (many - few) / (CELLS - 1)
+        case stages:
+            sizes = [f"{field}={stages}" for field in ("parallelism.pipeline", "model.layers", "memory")]
+            each = f"{{paris: {{nodes: {int(stages) // 2}}}, warsaw: {{nodes: {int(stages) // 2}}}}}"
+            settings = [*sizes, f"topology.datacenters={each}", "warmup=2", "schedules=[1f1b, crosspipe-greedy]"]
+            words = [word for setting in settings for word in ("--set", setting)]
+            return run(place / name, JOB[0], "tiny-gpt-pp8", *words, "--iterations", "2", "--light")
+
+
+def medians(directory: Path) -> dict[str, Any]:
+    """Seconds of an iteration, by schedule."""
+    document = json.loads((directory / "comparison.json").read_text(encoding="utf-8"))
+    return {row["label"]: row["measured_s"] for row in document["schedules"] if row["trusted"]}
+
+
+def main() -> int:
+    parser = options.parser(__doc__)
+    parser.add_argument("--parts", type=options.listed(str), default=["demo", "light", "cell", "64"])
+    arguments = parser.parse_args()
+    claims = []
+    with TemporaryDirectory(prefix="testbed-cost-") as scratch:
+        place = Path(scratch)
+        for name in arguments.parts:
+            seconds, asked = part(name, place), ASKED_S.get(name)
+            print(f"{name}: {seconds:.1f} s of CPU", file=sys.stderr, flush=True)
+            fine = asked is None or seconds <= asked
+            wanted = "measured" if asked is None else f"<= {asked:g} s"
+            claims.append(Claim(WORDS.get(name, f"{name} stages"), wanted, f"{seconds:.1f} s", fine, seconds, "s"))
+        if {"demo", "light"} <= set(arguments.parts):
+            full, light = medians(place / "demo"), medians(place / "light")
+            apart_s = max((abs(light[label] - full[label]) for label in full.keys() & light.keys()), default=1.0)
+            got = f"{apart_s * 1e6:.3f} us apart at most, {len(light)} of {len(full)} schedules"
+            fine = apart_s <= MOST_APART_S and len(light) == len(full)
+            claims.append(
+                Claim("times with a light model against those with its own", "<= 3.1 us", got, fine, apart_s, "s")
+            )
+    return finish(arguments, Topic.SPEED, claims)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Light models: smaller, with the same messages, so that nothing of a prediction changes; what is kept says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from in_process import run_testbed
+
+from testbed.plan.plan import Clock, Plan
+from testbed.planning import file
+from testbed.planning.light import lighter
+from testbed.planning.prediction import iteration_times
+from testbed.planning.resolve import load_plan, with_cases, with_clock
+from testbed.planning.schedules import choose, make
+
+ROOT = Path(__file__).parents[2]
+REPLICAS = ("parallelism={pipeline: 2, data: 2}", "schedules=[1f1b]")
+
+
+def plan_of(*settings: str) -> Plan:
+    files = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
+    plan = load_plan(*files, settings=settings)
+    made = make(plan, choose(plan))
+    return with_clock(with_cases(plan, made.choices, made.made), Clock("virtual"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("schedules=[1f1b, zb-h1]",),
+        ("schedules=[zb-h1]", "message=70 kB", "model={layers: 5, d_model: 96, heads: 3, sequence: 40, d_ff: 64}"),
+        ("schedules=[1f1b]", "parallelism={pipeline: 2, tensor: 2}", "streams=2"),
+        (*REPLICAS, "data_parallel={parameters: 3 MB}"),
+    ],
+)
+def test_a_smaller_model_has_the_same_messages_and_the_same_prediction(settings: tuple[str, ...]) -> None:
+    plan = plan_of(*settings)
+    light, (said,) = lighter(plan)
+    (before,), (after,) = plan.jobs, light.jobs
+    assert after.workload.model.parameter_count() < before.workload.model.parameter_count() / 2
+    assert after.workload.tensor_bytes() < before.workload.tensor_bytes()
+    assert after.workload.message_bytes() == before.workload.message_bytes()
+    assert [iteration_times(light, case) for case in light.cases] == [
+        iteration_times(plan, case) for case in plan.cases
+    ]
+    assert "light model" in said
+    assert file.from_json(file.to_json(light), "plan") == light
+
+
+def test_a_message_that_nobody_gave_keeps_the_size_of_the_model_asked_for() -> None:
+    plan = plan_of("schedules=[1f1b]", "message=null")
+    light, _ = lighter(plan)
+    assert light.jobs[0].workload.message == plan.jobs[0].workload.tensor_bytes()
+    assert iteration_times(light, light.cases[0]) == iteration_times(plan, plan.cases[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (REPLICAS, "what its replicas exchange"),
+        (("schedules=[1f1b]", "model={layers: 4, d_model: 8, heads: 1, sequence: 4}"), "as small"),
+    ],
+)
+def test_a_model_that_stays_says_why(settings: tuple[str, ...], reason: str) -> None:
+    plan = plan_of(*settings)
+    light, (said,) = lighter(plan)
+    assert light == plan
+    assert reason in said
+
+
+def test_a_real_clock_is_refused() -> None:
+    done = run_testbed("run", "two-dc-longhaul", "tiny-gpt-pp4", "--light")
+    assert done.returncode == 2
+    assert "--light" in done.stderr
