@@ -15,7 +15,7 @@ from testbed import extras
 from testbed.cli import options
 from testbed.cli import plan as planning
 from testbed.errors import BadInput, ExitCode, RunFailed
-from testbed.lab import capabilities
+from testbed.lab import capabilities, privileges
 from testbed.lab.host_settings import HostPriority
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def run(
     priority = options.host_priority_of(host_priority, guest=guest)
     resolve.require_trainable(plan)
     extras.require("train")
-    capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
+    privileges.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
     directory = out or named_place("-".join([plan.network.name, *(job.name for job in plan.jobs)]))
     require_place(directory, overwrite=overwrite)
     # what cannot be scheduled or routed is refused before anything starts

@@ -95,7 +95,8 @@ def _in_child(body: Callable[[], None]) -> None:
 def _root() -> str:
     if os.geteuid() != 0:
         raise _MissingError(f"running as user {os.geteuid()}")
-    capabilities.require(capabilities.OF_LABS)
+    if lacking := capabilities.lacking(capabilities.OF_LABS):
+        raise _MissingError(capabilities.container_remedy(lacking))
     with ns.scratch_network():
         pass
     return "root, may make network namespaces"
