@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from testbed.cli import options
-from testbed.errors import BadInput
+from testbed.errors import BadInput, listed
 from testbed.files import require_writable, write_output
 
 if TYPE_CHECKING:
@@ -342,9 +343,12 @@ def plan_of(
     quiet: bool,
     strict: bool = False,
     robust: bool = False,
+    trust: bool = False,
 ) -> Plan:
     """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
-    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule, event=events, robust=robust), settings)
+    unfinished = unfinished_plan(
+        what, workloads, PlanOptions(schedule, event=events, robust=robust), settings, trust=trust
+    )
     if not workloads:
         return unfinished
     return complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
@@ -356,19 +360,39 @@ def unfinished_plan(
     asked: PlanOptions,
     settings: Sequence[str] | None,
     iterations: int | None = None,
+    *,
+    trust: bool = False,
 ) -> Plan:
-    """A plan that is there, or one of files that has no schedules and routes yet. Raises BadInput."""
+    """A plan that is there, or one of files that has no schedules and routes yet. Raises BadInput.
+
+    Code that a plan brings along is run only if it is to be trusted, or the user says so on a terminal.
+    """
     from testbed.planning import resolve
 
     if not workloads:
-        return read_plan(what, {"--iterations": iterations, "--set": settings} | asked.by_option())
+        return read_plan(what, {"--iterations": iterations, "--set": settings} | asked.by_option(), trust=trust)
     refuse_beside_plan(what, workloads)
     refuse_kept_for_several(workloads, asked.schedules_from)
     given = asked.event or []
     return resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations, events=given)
 
 
-def read_plan(path: Path, given: Mapping[str, object]) -> Plan:
+def _require_trust(path: Path) -> None:
+    """Raises BadInput for a plan with code of its own, unless a user at a terminal says that it may run."""
+    from testbed.planning import file
+
+    code = file.code_in(path)
+    if not code:
+        return
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        question = f"{path} brings Python code along, which runs with your rights: {listed(code)}. Run it?"
+        if typer.confirm(question, err=True):
+            return
+    expected = "no code of its own, or --trust: it runs with your rights"
+    raise BadInput.of(str(path), "code", listed(code), expected)
+
+
+def read_plan(path: Path, given: Mapping[str, object], *, trust: bool = False) -> Plan:
     """The plan in a file or directory, which decides what options `given` beside it would. Raises BadInput."""
     from testbed.planning import file
     from testbed.spec.presets import is_preset, preset_meant
@@ -380,6 +404,8 @@ def read_plan(path: Path, given: Mapping[str, object]) -> Plan:
         raise BadInput.of(str(path), "WORKLOAD", "nothing", "a workload after the topology")
     if not path.exists() and (near := preset_meant(path)) is not None:
         raise BadInput.of(str(path), "file", "no such file", f"a plan, or TOPOLOGY WORKLOAD (did you mean {near}?)")
+    if not trust:
+        _require_trust(path)
     plan = file.read(path)
     if not plan.cases:
         raise BadInput.of(str(path), "cases", "none", "something to measure")

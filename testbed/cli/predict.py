@@ -25,6 +25,7 @@ def predict(
     workloads: options.MoreWorkloads = None,
     schedule: options.Schedules = None,
     event: options.Events = None,
+    trust: options.Trust = False,
     settings: options.Settings = None,
     robust: options.Robust = False,
     strict: options.StrictOption = False,
@@ -41,7 +42,8 @@ def predict(
     from testbed.planning.left_out import warnings
     from testbed.planning.prediction import predicted_rows, ranges_of_rows
 
-    plan = plan_of(what, workloads, schedule, settings, events=event, quiet=quiet, strict=strict, robust=robust)
+    how = {"strict": strict, "robust": robust, "trust": trust}
+    plan = plan_of(what, workloads, schedule, settings, events=event, quiet=quiet, **how)
     rows, spans = predicted_rows(plan), predicted_spans(plan)
     warned = warnings(plan, ranges_of_rows(rows))
     show = _show_one if len(plan.jobs) == 1 else _show_several

@@ -84,6 +84,7 @@ def run(
     seed: options.SeedOption = None,
     wall_limit: options.WallLimit = None,
     picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
+    trust: options.Trust = False,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -98,7 +99,7 @@ def run(
 
     comes_goes = lose, arrive, depart, swap, alone, event, adapt, False, checkpoint, failure, chaos
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
-    plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
+    plan = planning.unfinished_plan(what, workloads, asked, settings, iterations, trust=trust)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
     guest = vm or plan.clock.name == "virtual"
     _require_sense(control=control, guest=guest)
