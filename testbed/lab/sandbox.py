@@ -69,8 +69,8 @@ def run_in_sandbox(
 ) -> int:
     """Run `main` in its own network, mount, PID, IPC and UTS namespaces; return its exit code.
 
-    Whoever has not the capabilities that are `needed` gets a user namespace as well. Without `own_proc` it sees the
-    /proc of outside: a container whose own is partly hidden can mount no other.
+    Whoever has not the capabilities that are `needed` gets a user namespace as well. Without `own_proc` it does
+    with the /proc of outside where that is partly hidden, as in a container, and no other can be mounted.
 
     Call it while single-threaded, before Mininet or torch are imported. SIGINT and SIGTERM reach `main` as one
     KeyboardInterrupt; if it has not ended INTERRUPT_GRACE_S later, it is killed. With `interactive`, Ctrl-C on the
@@ -272,8 +272,11 @@ def _enter_namespaces(*, own_proc: bool) -> None:
         os.environ[TCP_MEM_VARIABLE] = tcp_mem.read_text(encoding="ascii").strip()
     ns.unshare(ns.CLONE_NEWNET | ns.CLONE_NEWNS | ns.CLONE_NEWIPC | ns.CLONE_NEWUTS)
     ns.mount("none", "/", "none", ns.MS_REC | ns.MS_PRIVATE)
-    if own_proc:
+    try:
         ns.mount(_MARK, "/proc", "proc")
+    except PermissionError:  # a part of the /proc there is hidden: a container's
+        if own_proc:
+            raise
     if Path("/run/netns").is_dir():
         ns.mount(_MARK, "/run/netns", "tmpfs")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:

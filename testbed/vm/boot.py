@@ -31,7 +31,7 @@ from testbed.progress import Replay
 from testbed.session.machine_report import MACHINE_VARIABLE
 from testbed.train.launcher import WORKER_ENVIRONMENT
 from testbed.vm import guest_request as request
-from testbed.vm.guest_files import PYTHON, SEARCH_PATH, SOURCE, lay_out
+from testbed.vm.guest_files import PYTHON, SEARCH_PATH, SOURCE, hide_secrets, lay_out
 from testbed.vm.guest_machine import GuestMachine
 from testbed.vm.idle import idlest_cpu
 from testbed.vm.kernel import SEED_VARIABLE
@@ -272,8 +272,9 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], training:
         tasks.append(request.GuestTask(assignment.what, plan_there, directory_there, *asked))
         (job / request.standard_error(number)).touch()
     try:
-        lay_out(_ROOT)
         ns.bind(machine.kernel, _KERNEL)
+        hide_secrets()
+        lay_out(_ROOT)
     except OSError as error:
         raise MachineLacks(f"the guest's file system cannot be laid out: {error}") from error
     (job / request.REPORT_FILE).touch()
