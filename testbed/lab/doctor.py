@@ -28,6 +28,8 @@ _TCP_MEM_BYTES = 512 * 2**20
 
 _PROBE_S = 10
 
+NOT_TRIED = "it takes namespaces"
+
 
 @dataclass(frozen=True)
 class FeatureCheck:
@@ -77,7 +79,7 @@ def _without_namespaces(why: str) -> list[FeatureCheck]:
     reason, _, remedy = why.rpartition("; ")
     right = FeatureCheck(_PROBES[0].name, False, reason or why, remedy or _PROBES[0].remedy)
     others = (
-        FeatureCheck(probe.name, False, "not tried: it takes namespaces", "", probe.needed, tried=False)
+        FeatureCheck(probe.name, False, NOT_TRIED, "", probe.needed, tried=False)
         if probe.in_namespace
         else _find(probe)
         for probe in _PROBES[1:]
@@ -87,12 +89,13 @@ def _without_namespaces(why: str) -> list[FeatureCheck]:
 
 def ways(findings: Sequence[FeatureCheck]) -> dict[str, str]:
     """By clock, as whom this process may train here, or what stands against it; `findings` with those of guests."""
-    failed = [finding.name for finding in findings if finding.needed and not finding.ok]
+    failed = [finding.name for finding in findings if finding.needed and finding.tried and not finding.ok]
     shaped = any(finding.ok for finding in findings if finding.name in ("netem", "tap"))
     found = {"real clock": f"no: {', '.join(failed)}" if failed or not shaped else _as_whom(capabilities.OF_LABS)}
     kernel = next((finding for finding in findings if finding.name == "time-travel"), None)
     if kernel is not None:
-        found["virtual clock"] = _as_whom(capabilities.OF_GUESTS) if kernel.ok else f"no: {kernel.name}"
+        lacking = kernel.name if kernel.tried else findings[0].name
+        found["virtual clock"] = _as_whom(capabilities.OF_GUESTS) if kernel.ok else f"no: {lacking}"
     return found
 
 
