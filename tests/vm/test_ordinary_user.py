@@ -88,7 +88,7 @@ def test_kill_9_of_a_users_command_leaves_nothing(time_travel_kernel: kernel.Ker
     before = readable(time_travel_kernel, files)
     process = subprocess.Popen(command(before, "out"), cwd=files, start_new_session=True)
     try:
-        wait_until(lambda: len(descendants(process.pid)) >= 6, "no guest came up")
+        wait_until(lambda: len(descendants(process.pid)) >= 6, "no guest came up", LIMIT_S)
         below = descendants(process.pid)
         (os.kill if victim == "command" else os.killpg)(process.pid, signal.SIGKILL)
         process.wait(10)
