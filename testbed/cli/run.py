@@ -106,8 +106,7 @@ def run(
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
     resolve.require_trainable(plan)
-    extras.require("train")
-    privileges.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
+    _require_means(guest=guest)
     directory = out or named_place("-".join([plan.network.name, *(job.name for job in plan.jobs)]))
     require_place(directory, overwrite=overwrite)
     # what cannot be scheduled or routed is refused before anything starts
@@ -124,6 +123,12 @@ def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> P
     name = plan.clock.name if clock is None else clock.value
     number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
     return with_clock(plan, PlannedClock(name, number))
+
+
+def _require_means(*, guest: bool) -> None:
+    """Raises MachineLacks without the packages or the rights of a run."""
+    extras.require("train")
+    privileges.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
 
 
 def _require_sense(*, control: bool, guest: bool) -> None:
