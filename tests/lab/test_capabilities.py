@@ -162,7 +162,7 @@ def test_who_is_not_root_predicts_and_reads_and_is_told_what_a_run_needs(files: 
     ):
         done = call(before, files, *words)
         assert done.returncode == ExitCode.OK, (words, done.stderr)
-    done = run([*before, *without_user_namespaces()], files)
+    done = run([*without_user_namespaces(), *before], files)
     assert done.returncode == ExitCode.MACHINE_LACKS
     assert done.stderr.splitlines()[-1].startswith(f"error: user {NOBODY} cannot make the lab's namespaces: ")
     assert done.stderr.rstrip().endswith("or run as root")
@@ -170,7 +170,7 @@ def test_who_is_not_root_predicts_and_reads_and_is_told_what_a_run_needs(files: 
 
 @pytest.mark.root
 def test_what_takes_namespaces_is_not_tried_where_there_can_be_none() -> None:
-    done = call([*dropped(), *without_user_namespaces()], ROOT, "doctor", "--json")
+    done = call([*without_user_namespaces(), *dropped()], ROOT, "doctor", "--json")
     assert done.returncode == ExitCode.MACHINE_LACKS, done.stderr
     document = json.loads(done.stdout)
     found = {one["name"]: one for one in document["findings"]}
