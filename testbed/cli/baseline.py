@@ -80,6 +80,7 @@ def save(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the baseline of that name.")] = False,
     root: Root = ROOT,
     wall_limit: options.WallLimit = None,
+    trust: options.Trust = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Run a plan (or take a finished run) and keep plan and figures. A run that cannot be trusted is not kept.
@@ -103,7 +104,7 @@ def save(
     elif what is None:
         raise BadInput.of("baseline save", "plan", name, "TOPOLOGY and WORKLOAD, a plan, or --run DIR")
     else:
-        plan = unfinished_plan(what, workloads, PlanOptions(schedule), settings, iterations)
+        plan = unfinished_plan(what, workloads, PlanOptions(schedule), settings, iterations, trust=trust)
         name_of_clock = clock or (options.ClockName.virtual if workloads else plan.clock.name)
         mode = Mode.predict if predict_only else Mode(name_of_clock)
         if mode is not Mode.predict:

@@ -156,7 +156,7 @@ def doctor_lines(findings: Sequence[FeatureCheck]) -> list[RenderableType]:
         lines.append(_finding(_feature_mark(finding), finding.name, finding.detail, name_width))
         if finding.otherwise and not finding.ok:
             lines.append(_finding("", "", f"without it: {finding.otherwise}", name_width))
-        if not finding.ok:
+        if finding.remedy and not finding.ok:
             lines.append(indented(Text(_to_be_copied(finding.remedy), style="bold", overflow="fold")))
     return lines
 
@@ -169,6 +169,8 @@ def _to_be_copied(command: str) -> str:
 def _feature_mark(finding: FeatureCheck) -> Text:
     if finding.ok:
         return Text("ok", style="green")
+    if not finding.tried:
+        return Text("not tried", style="yellow")
     return Text("NO", style="bold red") if finding.needed else Text("no, optional", style="yellow")
 
 

@@ -138,6 +138,10 @@ Settings = Annotated[
         autocompletion=_settable_fields,
     ),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Run the Python code that a plan.json brings along without asking."),
+]
 StrictOption = Annotated[
     bool,
     typer.Option(

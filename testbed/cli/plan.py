@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from testbed.cli import options
-from testbed.errors import BadInput
+from testbed.errors import BadInput, listed
 from testbed.files import require_writable, write_output
 
 if TYPE_CHECKING:
@@ -381,10 +382,11 @@ def plan_of(
     strict: bool = False,
     robust: bool = False,
     rounds: options.RoundsName | None = None,
+    trust: bool = False,
 ) -> Plan:
     """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
     asked = PlanOptions(schedule, event=events, robust=robust, rounds=rounds, background=background)
-    unfinished = unfinished_plan(what, workloads, asked, settings)
+    unfinished = unfinished_plan(what, workloads, asked, settings, trust=trust)
     if not workloads:
         return unfinished
     plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
@@ -397,12 +399,17 @@ def unfinished_plan(
     asked: PlanOptions,
     settings: Sequence[str] | None,
     iterations: int | None = None,
+    *,
+    trust: bool = False,
 ) -> Plan:
-    """A plan that is there, or one of files that has no schedules and routes yet. Raises BadInput."""
+    """A plan that is there, or one of files that has no schedules and routes yet. Raises BadInput.
+
+    Code that a plan brings along is run only if it is to be trusted, or the user says so on a terminal.
+    """
     from testbed.planning import resolve
 
     if not workloads:
-        return read_plan(what, {"--iterations": iterations, "--set": settings} | asked.by_option())
+        return read_plan(what, {"--iterations": iterations, "--set": settings} | asked.by_option(), trust=trust)
     refuse_beside_plan(what, workloads)
     refuse_kept_for_several(workloads, asked.schedules_from)
     made = resolve.load_plan(
@@ -416,7 +423,22 @@ def unfinished_plan(
     return _in_rounds(made, asked.rounds)
 
 
-def read_plan(path: Path, given: Mapping[str, object]) -> Plan:
+def _require_trust(path: Path) -> None:
+    """Raises BadInput for a plan with code of its own, unless a user at a terminal says that it may run."""
+    from testbed.planning import file
+
+    code = file.code_in(path)
+    if not code:
+        return
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        question = f"{path} brings Python code along, which runs with your rights: {listed(code)}. Run it?"
+        if typer.confirm(question, err=True):
+            return
+    expected = "no code of its own, or --trust: it runs with your rights"
+    raise BadInput.of(str(path), "code", listed(code), expected)
+
+
+def read_plan(path: Path, given: Mapping[str, object], *, trust: bool = False) -> Plan:
     """The plan in a file or directory, which decides what options `given` beside it would. Raises BadInput."""
     from testbed.planning import file
     from testbed.spec.presets import is_preset, preset_meant
@@ -428,6 +450,8 @@ def read_plan(path: Path, given: Mapping[str, object]) -> Plan:
         raise BadInput.of(str(path), "WORKLOAD", "nothing", "a workload after the topology")
     if not path.exists() and (near := preset_meant(path)) is not None:
         raise BadInput.of(str(path), "file", "no such file", f"a plan, or TOPOLOGY WORKLOAD (did you mean {near}?)")
+    if not trust:
+        _require_trust(path)
     plan = file.read(path)
     if not plan.cases:
         raise BadInput.of(str(path), "cases", "none", "something to measure")

@@ -27,6 +27,7 @@ def predict(
     background: options.BackgroundFile = None,
     event: options.Events = None,
     rounds: options.Rounds = None,
+    trust: options.Trust = False,
     settings: options.Settings = None,
     robust: options.Robust = False,
     strict: options.StrictOption = False,
@@ -44,7 +45,7 @@ def predict(
     from testbed.planning.left_out import warnings
     from testbed.planning.prediction import predicted_rows, ranges_of_rows
 
-    how = {"quiet": quiet, "strict": strict, "robust": robust}
+    how = {"quiet": quiet, "strict": strict, "robust": robust, "trust": trust}
     plan = plan_of(what, workloads, schedule, settings, events=event, rounds=rounds, background=background, **how)
     rows, spans = predicted_rows(plan), predicted_spans(plan)
     warned = warnings(plan, ranges_of_rows(rows))

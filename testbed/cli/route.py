@@ -49,6 +49,7 @@ def route(
         typer.Option(metavar="FILE", callback=options.drawable, help="Draw the network and its load: an .svg or .png."),
     ] = None,
     cdf: _DistributionFile = None,
+    trust: options.Trust = False,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -68,7 +69,7 @@ def route(
 
     chosen = [choose(text) for text in policy or ["shortest", "ecmp", "greedy"]]
     reach = options.reach_of(elephants_from, detour)
-    plan = plan_of(what, workloads, schedule, settings, background=background, quiet=quiet, rounds=rounds)
+    plan = plan_of(what, workloads, schedule, settings, background=background, rounds=rounds, quiet=quiet, trust=trust)
     if not plan.cases:
         raise BadInput.of(str(what), "schedules", "none that fits", "one whose messages can be routed")
     plan = without(replace(plan, framing=framing_for(plan, reach.detour), events=()), lose or ())

@@ -15,7 +15,7 @@ from testbed import extras
 from testbed.cli import options
 from testbed.cli import plan as planning
 from testbed.errors import BadInput, ExitCode, RunFailed
-from testbed.lab import capabilities
+from testbed.lab import capabilities, privileges
 from testbed.lab.host_settings import HostPriority
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def run(
     wall_limit: options.WallLimit = None,
     picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
     light: _Light = False,
+    trust: options.Trust = False,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -104,19 +105,17 @@ def run(
     train at the same time; `testbed plan --help` says how their schedules meet.
     """
     from testbed.planning import resolve
-    from testbed.results.destination import require_place
 
     more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos, background
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more)
-    plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
+    plan = planning.unfinished_plan(what, workloads, asked, settings, iterations, trust=trust)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
     guest = vm or plan.clock.name == "virtual"
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
     resolve.require_trainable(plan)
     _require_possible(plan, control=control, light=light, guest=guest)
-    directory = out or named_place("-".join([plan.network.name, *(job.name for job in plan.jobs)]))
-    require_place(directory, overwrite=overwrite)
+    directory = _place(plan, out, overwrite=overwrite)
     plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
     plan, remarks = _lightened(plan, remarks, light=light)
     request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, picture, as_json, quiet)
@@ -142,9 +141,9 @@ def _require_possible(plan: Plan, *, control: bool, light: bool, guest: bool) ->
         expected = "a run on this machine's clock: virtual time does not depend on the machine"
         raise BadInput.of("--control", "option", "in a guest", expected)
     if light and plan.clock.name != "virtual":
-        raise BadInput.of("--light", "clock", clock, "virtual: another clock sees what a model computes")
+        raise BadInput.of("--light", "clock", plan.clock.name, "virtual: another clock sees what a model computes")
     extras.require("train")
-    capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
+    privileges.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
 
 
 def _lightened(plan: Plan, remarks: tuple[str, ...], *, light: bool) -> tuple[Plan, tuple[str, ...]]:
@@ -155,6 +154,15 @@ def _lightened(plan: Plan, remarks: tuple[str, ...], *, light: bool) -> tuple[Pl
 
     made, said = lighter(plan)
     return made, (*remarks, *said)
+
+
+def _place(plan: Plan, out: Path | None, *, overwrite: bool) -> Path:
+    """Where the results of a plan go. Raises BadInput where they cannot."""
+    from testbed.results.destination import require_place
+
+    directory = out or named_place("-".join([plan.network.name, *(job.name for job in plan.jobs)]))
+    require_place(directory, overwrite=overwrite)
+    return directory
 
 
 def named_place(name: str) -> Path:

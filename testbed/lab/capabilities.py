@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,17 +32,17 @@ OF_LABS = (*OF_GUESTS, _NET_RAW, _SYS_CHROOT)
 """The real clock."""
 
 
-def require(needed: Sequence[Capability]) -> None:
-    """Raises MachineLacks when this process has not all of them."""
+def lacking(needed: Sequence[Capability]) -> list[Capability]:
+    """Those that this process has not in effect. Raises MachineLacks without /proc."""
     held = _held()
-    lacking = [capability for capability in needed if not held >> capability.bit & 1]
-    if not lacking:
-        return
-    if os.geteuid() != 0:
-        raise MachineLacks(f"user {os.geteuid()} cannot make the lab's namespaces; run as root: sudo testbed ...")
+    return [capability for capability in needed if not held >> capability.bit & 1]
+
+
+def container_remedy(lacking: Sequence[Capability]) -> str:
+    """What root lacks, what for, and how a container gets it."""
     said = ", ".join(f"CAP_{capability.name}, which {capability.purpose}" for capability in lacking)
     options = " ".join(f"--cap-add {capability.name}" for capability in lacking)
-    raise MachineLacks(f"root lacks {said}; a container gets it with: docker run {options} (or podman run)")
+    return f"root lacks {said}; a container gets it with: docker run {options} (or podman run)"
 
 
 def _held() -> int:

@@ -8,23 +8,27 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from testbed import extras
-from testbed.errors import TestbedError
-from testbed.lab import capabilities
+from testbed.errors import MachineLacks, TestbedError
+from testbed.lab import capabilities, privileges
 from testbed.lab import namespaces as ns
+from testbed.lab.privileges import Privilege
 from testbed.plan.framing import MTU
 
 _TCP_MEM_BYTES = 512 * 2**20
 """With less TCP throttled at 1 Gbit/s over 50 ms, with this much it did not (docs/how-true.md)."""
 
 _PROBE_S = 10
+
+NOT_TRIED = "it takes namespaces"
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class FeatureCheck:
     remedy: str
     needed: bool = True
     otherwise: str = ""
+    tried: bool = True
+    """False where it depends on a right that this process has not."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,55 @@ class _Probe:
     remedy: str
     needed: bool = True
     otherwise: str = ""
+    in_namespace: bool = False
+    """Whether it is tried in namespaces, which not everybody may make."""
 
 
 def examine() -> list[FeatureCheck]:
-    """Try every feature. Takes about a second; changes nothing outside namespaces that end with the attempt."""
-    return [_find(probe) for probe in _PROBES]
+    """Try every feature. Takes about a second; changes nothing outside namespaces that end with the attempt.
+
+    Of a user that may make user namespaces, in one. Of who may make none, what takes namespaces is not tried.
+    """
+    try:
+        privilege = privileges.require(capabilities.OF_LABS)
+    except MachineLacks as lack:
+        return _without_namespaces(str(lack))
+    if privilege is Privilege.ROOT:
+        return [_find(probe) for probe in _PROBES]
+    said = privileges.in_user_namespace(lambda: json.dumps([asdict(_find(probe)) for probe in _PROBES])) or "[]"
+    first, *others = (FeatureCheck(**finding) for finding in json.loads(said))
+    return [replace(first, detail=f"user {os.geteuid()}, root of a user namespace of its own"), *others]
+
+
+def _without_namespaces(why: str) -> list[FeatureCheck]:
+    reason, _, remedy = why.rpartition("; ")
+    right = FeatureCheck(_PROBES[0].name, False, reason or why, remedy or _PROBES[0].remedy)
+    others = (
+        FeatureCheck(probe.name, False, NOT_TRIED, "", probe.needed, tried=False)
+        if probe.in_namespace
+        else _find(probe)
+        for probe in _PROBES[1:]
+    )
+    return [right, *others]
+
+
+def ways(findings: Sequence[FeatureCheck]) -> dict[str, str]:
+    """By clock, as whom this process may train here, or what stands against it; `findings` with those of guests."""
+    failed = [finding.name for finding in findings if finding.needed and finding.tried and not finding.ok]
+    shaped = any(finding.ok for finding in findings if finding.name in ("netem", "tap"))
+    found = {"real clock": f"no: {', '.join(failed)}" if failed or not shaped else _as_whom(capabilities.OF_LABS)}
+    kernel = next((finding for finding in findings if finding.name == "time-travel"), None)
+    if kernel is not None:
+        lacking = kernel.name if kernel.tried else findings[0].name
+        found["virtual clock"] = _as_whom(capabilities.OF_GUESTS) if kernel.ok else f"no: {lacking}"
+    return found
+
+
+def _as_whom(needed: Sequence[capabilities.Capability]) -> str:
+    if privileges.require(needed) is Privilege.ROOT:
+        return "yes, as root"
+    who = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
+    return f"yes, as {who}, in a user namespace"
 
 
 def usable(findings: list[FeatureCheck]) -> bool:
@@ -93,9 +143,8 @@ def _in_child(body: Callable[[], None]) -> None:
 
 
 def _root() -> str:
-    if os.geteuid() != 0:
-        raise _MissingError(f"running as user {os.geteuid()}")
-    capabilities.require(capabilities.OF_LABS)
+    if lacking := capabilities.lacking(capabilities.OF_LABS):
+        raise _MissingError(capabilities.container_remedy(lacking))
     with ns.scratch_network():
         pass
     return "root, may make network namespaces"
@@ -293,17 +342,26 @@ _REAL_TIME = "workers wait behind other work; in a cgroup of version 1, give its
 
 _PROBES = (
     _Probe("root", _root, "run as root: sudo testbed ..."),
-    _Probe("namespaces", _namespaces, "use a kernel with namespaces, in a VM or a privileged container"),
-    _Probe("util-linux", _util_linux, "apt-get install util-linux"),
-    _Probe("mnexec", _mnexec, "apt-get install mininet"),
+    _Probe(
+        "namespaces", _namespaces, "use a kernel with namespaces, in a VM or a privileged container", in_namespace=True
+    ),
+    _Probe("util-linux", _util_linux, "apt-get install util-linux", in_namespace=True),
+    _Probe("mnexec", _mnexec, "apt-get install mininet", in_namespace=True),
     _Probe("mininet", _mininet, extras.command("train")),
-    _Probe("veth", _veth, "modprobe veth"),
-    _Probe("tap", _tap, "modprobe tun"),
-    _Probe("netem", _netem, _NETEM_REMEDY, needed=False, otherwise=_RELAY),
-    _Probe("police", _police, "modprobe -a sch_ingress cls_matchall act_police", needed=False, otherwise=_POLICE),
-    _Probe("tbf", _tbf, "modprobe sch_tbf", needed=False, otherwise=_CARDS),
-    _Probe("multipath", _multipath, "use a kernel with CONFIG_IP_ROUTE_MULTIPATH", needed=False),
-    _Probe("ping", _ping, "apt-get install iputils-ping"),
+    _Probe("veth", _veth, "modprobe veth", in_namespace=True),
+    _Probe("tap", _tap, "modprobe tun", in_namespace=True),
+    _Probe("netem", _netem, _NETEM_REMEDY, needed=False, otherwise=_RELAY, in_namespace=True),
+    _Probe(
+        "police",
+        _police,
+        "modprobe -a sch_ingress cls_matchall act_police",
+        needed=False,
+        otherwise=_POLICE,
+        in_namespace=True,
+    ),
+    _Probe("tbf", _tbf, "modprobe sch_tbf", needed=False, otherwise=_CARDS, in_namespace=True),
+    _Probe("multipath", _multipath, "use a kernel with CONFIG_IP_ROUTE_MULTIPATH", needed=False, in_namespace=True),
+    _Probe("ping", _ping, "apt-get install iputils-ping", in_namespace=True),
     _Probe("iperf3", _iperf3, "apt-get install iperf3", needed=False),
     _Probe("sched_fifo", _sched_fifo, "give the process CAP_SYS_NICE", needed=False),
     _Probe("spinners", _spinners, "use a sandbox that lets SCHED_IDLE be asked for", needed=False),

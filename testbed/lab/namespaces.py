@@ -12,6 +12,7 @@ from pathlib import Path
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
@@ -20,7 +21,7 @@ MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ADDR_NO_RANDOMIZE = 0x0040000
 _NR_MOUNT_SETATTR = 442  # the same on every machine
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 0x1
@@ -39,6 +40,23 @@ def _check(result: int, what: str) -> None:
 def unshare(flags: int) -> None:
     """Leave the namespaces in `flags` (CLONE_NEW*) for new ones. Raises OSError."""
     _check(_libc.unshare(flags), f"unshare({flags:#x})")
+
+
+def adopt_orphans(wanted: bool) -> None:
+    """Whether processes whose parents, below this one, have ended become children of this one. Raises OSError."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def enter_user_namespace(others: int) -> None:
+    """Leave for a new user namespace and the namespaces in `others` (CLONE_NEW*), and be root there. Raises OSError.
+
+    All capabilities count in there only. To everything outside this process has its user's rights as before: the user's
+    files are those of root in there, and everybody else's are nobody's. Call it while single-threaded.
+    """
+    user, group = os.geteuid(), os.getegid()
+    unshare(CLONE_NEWUSER | others)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        Path(f"/proc/self/{name}").write_text(text, encoding="ascii")
 
 
 def setns(fd: int, kind: int) -> None:

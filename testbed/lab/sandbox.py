@@ -2,6 +2,8 @@
 
     outer (the command)  --fork-->  init (PID 1 of the namespaces)  --fork-->  main (Mininet, torch, ...)
 
+Who is not root gets a user namespace besides, in which init and main are root, and outside of which they are the user.
+
 The kernel kills init when the outer process ends in any way, and everything in the namespaces when init ends; network
 namespaces, interfaces and mounts go with their last process. So there is nothing to clean up, ever; temporary files are
 removed by a process outside (scratch.py).
@@ -19,14 +21,16 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
 from testbed.errors import ExitCode, MachineLacks, RunFailed, in_words
 from testbed.failure import failed
-from testbed.lab import capabilities
+from testbed.lab import capabilities, privileges
 from testbed.lab import namespaces as ns
+from testbed.lab.capabilities import Capability
+from testbed.lab.privileges import Privilege
 from testbed.scratch import scratch_directory
 
 INTERRUPT_GRACE_S = 1.8
@@ -56,15 +60,24 @@ _USED_UP = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE
 """Of what the machine has, it has no more to give just now: no package or right adds it."""
 
 
-def run_in_sandbox(main: Callable[[], int], *, interactive: bool = False) -> int:
+def run_in_sandbox(
+    main: Callable[[], int],
+    *,
+    interactive: bool = False,
+    needed: Sequence[Capability] = capabilities.OF_GUESTS,
+    own_proc: bool = True,
+) -> int:
     """Run `main` in its own network, mount, PID, IPC and UTS namespaces; return its exit code.
+
+    Whoever has not the capabilities that are `needed` gets a user namespace as well. Without `own_proc` it does
+    with the /proc of outside where that is partly hidden, as in a container, and no other can be mounted.
 
     Call it while single-threaded, before Mininet or torch are imported. SIGINT and SIGTERM reach `main` as one
     KeyboardInterrupt; if it has not ended INTERRUPT_GRACE_S later, it is killed. With `interactive`, Ctrl-C on the
     terminal is left to `main` alone (Mininet's command line survives it). A killed or crashed main counts as
     ExitCode.RUN_FAILED. Raises MachineLacks when the namespaces cannot be made.
     """
-    capabilities.require(capabilities.OF_GUESTS)
+    as_root = privileges.require(needed) is Privilege.ROOT
     watched = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
     blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, watched | {_INTERRUPT_MAIN})
     alive_read, alive_write = os.pipe()  # reads as ended when the outer process is gone
@@ -72,11 +85,11 @@ def run_in_sandbox(main: Callable[[], int], *, interactive: bool = False) -> int
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        init_pid = _fork_into_new_pid_namespace()
+        init_pid = _fork_into_new_pid_namespace() if as_root else _fork_into_new_user_namespace()
         if init_pid == 0:
             os.close(alive_write)
             os.close(report_read)
-            _init(main, alive_read, report_write, blocked_before)  # never returns
+            _init(main, own_proc, alive_read, report_write, blocked_before)  # never returns
         os.close(report_write)
         trouble = _read_all(report_read)
         code = _watch(init_pid, watched, interactive)
@@ -93,14 +106,14 @@ def run_in_sandbox(main: Callable[[], int], *, interactive: bool = False) -> int
 
 def run_with_own_files(main: Callable[[], int], *, interactive: bool = False) -> int:
     """As run_in_sandbox, for a lab, with a directory for temporary files that goes with it, however it ends."""
-    capabilities.require(capabilities.OF_LABS)
+    privileges.require(capabilities.OF_LABS)
     with scratch_directory("testbed-") as scratch:
 
         def with_own_files() -> int:
             tempfile.tempdir = os.environ["TMPDIR"] = str(scratch)
             return main()
 
-        return run_in_sandbox(with_own_files, interactive=interactive)
+        return run_in_sandbox(with_own_files, interactive=interactive, needed=capabilities.OF_LABS)
 
 
 def in_sandbox() -> bool:
@@ -137,6 +150,48 @@ def _fork_into_new_pid_namespace() -> int:
     return pid
 
 
+def _fork_into_new_user_namespace() -> int:
+    """The same as who is not root, by way of a process that enters the user namespace, bears init there and ends."""
+    report, go = os.pipe(), os.pipe()
+    ns.adopt_orphans(True)
+    between = os.fork()
+    if between == 0:
+        _bear_init(report, go)
+        return 0
+    try:
+        os.close(report[1])
+        said = _read_all(report[0])
+        os.waitpid(between, 0)
+        if not said.isdigit():
+            raise RunFailed(f"cannot make the lab's namespaces: {said or 'the attempt died'}")
+        os.write(go[1], b"!")
+        return int(said)
+    finally:
+        ns.adopt_orphans(False)
+        for fd in (report[0], *go):
+            os.close(fd)
+
+
+def _bear_init(report: tuple[int, int], go: tuple[int, int]) -> None:
+    """Enter a user namespace and fork. Returns in init, when it is its grandparent's child: its death is init's then.
+
+    The process between says init's process id, or why there is none, and ends.
+    """
+    try:
+        ns.enter_user_namespace(ns.CLONE_NEWPID)
+        pid = os.fork()
+    except OSError as error:
+        os.write(report[1], in_words(error).encode())
+        os._exit(1)
+    if pid:
+        os.write(report[1], str(pid).encode())
+        os._exit(0)
+    for fd in (*report, go[1]):
+        os.close(fd)
+    os.read(go[0], 1)
+    os.close(go[0])
+
+
 def _watch(init_pid: int, watched: set[signal.Signals], interactive: bool) -> int:
     """Wait for init, passing interrupts on. Returns the exit code."""
     deadline: float | None = None
@@ -171,13 +226,13 @@ def _read_all(fd: int) -> str:
 # --- init ----------------------------------------------------------------------------------------
 
 
-def _init(main: Callable[[], int], alive: int, report: int, mask: set[int | signal.Signals]) -> None:
+def _init(main: Callable[[], int], own_proc: bool, alive: int, report: int, mask: set[int | signal.Signals]) -> None:
     """PID 1 of the sandbox: set up, start main, reap orphans, end with main's exit code."""
     try:
         ns.die_with_parent(signal.SIGKILL)
         if select.select([alive], [], [], 0)[0]:
             os._exit(int(ExitCode.RUN_FAILED))  # the parent ended before the line above took effect
-        _enter_namespaces()
+        _enter_namespaces(own_proc=own_proc)
         main_pid = os.fork()
     except BaseException as error:  # noqa: BLE001 - reported by the outer process; nothing may escape a fork
         os.write(report, str(error).encode())
@@ -211,13 +266,17 @@ def _reap() -> tuple[int, int]:
         return 0, 0
 
 
-def _enter_namespaces() -> None:
+def _enter_namespaces(*, own_proc: bool) -> None:
     tcp_mem = Path("/proc/sys/net/ipv4/tcp_mem")
     if tcp_mem.exists():  # it does not in a sandbox within a sandbox, nor in a container
         os.environ[TCP_MEM_VARIABLE] = tcp_mem.read_text(encoding="ascii").strip()
     ns.unshare(ns.CLONE_NEWNET | ns.CLONE_NEWNS | ns.CLONE_NEWIPC | ns.CLONE_NEWUTS)
     ns.mount("none", "/", "none", ns.MS_REC | ns.MS_PRIVATE)
-    ns.mount(_MARK, "/proc", "proc")
+    try:
+        ns.mount(_MARK, "/proc", "proc")
+    except PermissionError:  # a part of the /proc there is hidden: a container's
+        if own_proc:
+            raise
     if Path("/run/netns").is_dir():
         ns.mount(_MARK, "/run/netns", "tmpfs")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:

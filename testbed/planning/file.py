@@ -20,6 +20,7 @@ from testbed.plan.plan import Case, Flow, Job, JobSchedule, Network, Plan, Route
 from testbed.planning.recoverable import require_recoverable
 from testbed.planning.upgrade import upgraded
 from testbed.planning.values import check_values
+from testbed.plugins import in_file
 from testbed.spec import document
 from testbed.spec.quantity import SI_UNITS
 
@@ -77,6 +78,30 @@ def read(path: Path) -> Plan:
     """The plan in a file, or in a results directory. Raises BadInput."""
     file = path / NAME if path.is_dir() else path
     return from_json(read_text(file, MOST_PLAN_BYTES, "a readable plan.json"), str(file))
+
+
+def code_in(path: Path) -> tuple[str, ...]:
+    """What of the Python code that a plan brings, or names, is run when it is read: FILE.py:NAME, each once.
+
+    Nothing of it is run to find that. Empty also for what is no JSON: `read` says so. Raises BadInput.
+    """
+    text = read_text(path / NAME if path.is_dir() else path, MOST_PLAN_BYTES, "a readable plan.json")
+    if ".py:" not in text and "\\u" not in text:
+        return ()
+    try:
+        waiting = [json.loads(text)]
+    except (ValueError, RecursionError):
+        return ()
+    found: dict[str, None] = {}
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, str) and in_file(value) is not None:
+            found[value] = None
+    return tuple(found)
 
 
 def write(plan: Plan, path: Path) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from testbed.errors import MachineLacks, RunFailed
+from testbed.lab import capabilities, privileges
 
 _DEADLINE_S = 120.0
-_NO_ROOT = "needs root: labs and guests live in namespaces of their own"
 
 
 def lab_lacks() -> str | None:
     """Why no lab can be built here, tried in a process of its own; None: one can. Raises RunFailed."""
-    if os.geteuid() != 0:
-        return _NO_ROOT
+    if (lack := _privilege_lacks(capabilities.OF_LABS)) is not None:
+        return lack
     done = subprocess.run(
         [sys.executable, "-P", "-m", __name__], capture_output=True, text=True, timeout=_DEADLINE_S, check=False
     )
@@ -28,12 +28,20 @@ def lab_lacks() -> str | None:
 
 def virtual_clock_lacks() -> str | None:
     """Why the virtual clock cannot be used here; None: it can. Raises BadInput for a TESTBED_KERNEL that names none."""
-    if os.geteuid() != 0:
-        return _NO_ROOT
+    if (lack := _privilege_lacks(capabilities.OF_GUESTS)) is not None:
+        return lack
     from testbed.vm import kernel
 
     try:
         kernel.require()
+    except MachineLacks as lack:
+        return str(lack)
+    return None
+
+
+def _privilege_lacks(needed: Sequence[capabilities.Capability]) -> str | None:
+    try:
+        privileges.require(needed)
     except MachineLacks as lack:
         return str(lack)
     return None

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +31,7 @@ from testbed.progress import Replay
 from testbed.session.machine_report import MACHINE_VARIABLE
 from testbed.train.launcher import WORKER_ENVIRONMENT
 from testbed.vm import guest_request as request
-from testbed.vm.guest_files import PYTHON, SEARCH_PATH, SOURCE, lay_out
+from testbed.vm.guest_files import PYTHON, SEARCH_PATH, SOURCE, hide_secrets, lay_out
 from testbed.vm.guest_machine import GuestMachine
 from testbed.vm.idle import idlest_cpu
 from testbed.vm.kernel import SEED_VARIABLE
@@ -121,7 +122,7 @@ def run_assignments(
     """Run assignments one after another in one boot; returns when the guest has powered off.
 
     `hear` gets what they write on standard error, as it comes (default: our standard error); with `training`
-    torch is imported once, before the first of them. Call it while single-threaded, as root.
+    torch is imported once, before the first of them. Call it while single-threaded.
     Raises RunFailed when the wall-clock limit passes, the kernel dies or the user interrupts.
     """
     for assignment in assignments:
@@ -130,7 +131,8 @@ def run_assignments(
     answer = os.memfd_create("testbed-boot")
     try:
         run_in_sandbox(
-            lambda: _answer(answer, lambda: _supervise(machine, assignments, limit_s, training, hear, memory_mb))
+            lambda: _answer(answer, lambda: _supervise(machine, assignments, limit_s, training, hear, memory_mb)),
+            own_proc=False,
         )
         os.lseek(answer, 0, os.SEEK_SET)
         with os.fdopen(os.dup(answer), encoding="utf-8") as stream:
@@ -270,8 +272,9 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], training:
         tasks.append(request.GuestTask(assignment.what, plan_there, directory_there, *asked))
         (job / request.standard_error(number)).touch()
     try:
-        lay_out(_ROOT)
         ns.bind(machine.kernel, _KERNEL)
+        hide_secrets()
+        lay_out(_ROOT)
     except OSError as error:
         raise MachineLacks(f"the guest's file system cannot be laid out: {error}") from error
     (job / request.REPORT_FILE).touch()
@@ -335,7 +338,8 @@ def _start(machine: GuestMachine, memory_mb: int) -> subprocess.Popen[bytes]:
         own[SEED_VARIABLE] = str(machine.seed)
     with (_PRIVATE / "kernel.log").open("wb") as log:
         if not machine.virtual:
-            os.nice(_REAL_TIME_NICENESS)
+            with suppress(PermissionError):  # a user's guest waits for other work: its links are measured before a run
+                os.nice(_REAL_TIME_NICENESS)
         cpu = idlest_cpu()
         return subprocess.Popen(
             command,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from testbed.errors import TestbedError
-from testbed.lab.doctor import FeatureCheck
+from testbed.errors import MachineLacks, TestbedError
+from testbed.lab import capabilities, privileges
+from testbed.lab.doctor import NOT_TRIED, FeatureCheck
 from testbed.vm import guest_machine, kernel
 from testbed.vm.boot import run_assignments
 
@@ -21,6 +22,10 @@ def examine() -> list[FeatureCheck]:
 
 
 def _try(name: str, choose: Callable[[], guest_machine.GuestMachine], remedy: str) -> FeatureCheck:
+    try:
+        privileges.require(capabilities.OF_GUESTS)
+    except MachineLacks:
+        return FeatureCheck(name, False, NOT_TRIED, "", needed=False, tried=False)
     try:
         chosen = choose()
         boot = run_assignments(chosen, [], training=False, limit_s=_LIMIT_S)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from ordinary_user import without_user_namespaces
 
 from testbed.errors import ExitCode
 from testbed.lab.capabilities import OF_GUESTS, OF_LABS, SYS_NICE, Capability
@@ -161,11 +162,24 @@ def test_who_is_not_root_predicts_and_reads_and_is_told_what_a_run_needs(files: 
     ):
         done = call(before, files, *words)
         assert done.returncode == ExitCode.OK, (words, done.stderr)
-    done = run(before, files)
+    done = run([*without_user_namespaces(), *before], files)
     assert done.returncode == ExitCode.MACHINE_LACKS
-    assert done.stderr.splitlines()[-1] == (
-        f"error: user {NOBODY} cannot make the lab's namespaces; run as root: sudo testbed ..."
-    )
+    assert done.stderr.splitlines()[-1].startswith(f"error: user {NOBODY} cannot make the lab's namespaces: ")
+    assert done.stderr.rstrip().endswith("or run as root")
+
+
+@pytest.mark.root
+def test_what_takes_namespaces_is_not_tried_where_there_can_be_none() -> None:
+    done = call([*without_user_namespaces(), *dropped()], ROOT, "doctor", "--json")
+    assert done.returncode == ExitCode.MACHINE_LACKS, done.stderr
+    document = json.loads(done.stdout)
+    found = {one["name"]: one for one in document["findings"]}
+    for name in ("namespaces", "veth", "tap", "ping", "time-travel"):
+        assert not found[name]["tried"], name
+        assert not found[name]["remedy"]
+    assert "docker run --cap-add SYS_ADMIN" in found["root"]["detail"] + found["root"]["remedy"]
+    assert "sudo" not in done.stdout
+    assert document["ways"] == {"real clock": "no: root", "virtual clock": "no: root"}
 
 
 def test_the_page_names_exactly_these() -> None:

@@ -30,7 +30,8 @@ def move(directory: Path, table: str, column: str, by: float, *, rank: str, coun
     rows = mine.dropna(subset=[column]).sort_values(column).tail(count)
     frame.loc[rows.index, column] += by
     frame.to_parquet(path)
-    return rows.iloc[0]
+    found: pd.Series = rows.iloc[0]
+    return found
 
 
 def test_a_run_is_identical_to_itself() -> None:
