@@ -169,6 +169,10 @@ class World:
         """The actions for which a rank has sent its part of the next one."""
         self.parts: Counter[tuple[int, int]] = Counter()
         """By action and number of its exchange, how many parts of others have come."""
+        self.asked_for: Counter[tuple[int, int]] = Counter()
+        """By action and other rank, for how many of its further sums that has posted a receive."""
+        self.not_asked_for: dict[tuple[int, int], Callable[[], None]] = {}
+        """What sends a summand of an action to a rank that has no receive posted for it yet."""
         self.waits: list[int | None] = [None] * n_ranks
         """The message that a rank waits for; None where it does not, or for a stage's parameters."""
         self.shards = program.shards.tolist()
@@ -249,12 +253,13 @@ class World:
 
     def gather(self, rank: int, action: int) -> None:
         """A tensor rank sends the others its part of the input."""
-        self.send_parts(rank, action, self.gathered[action], self.gathered_acks[action])
+        self.send_parts(rank, action, self.gathered[action], self.gathered_acks[action], 0)
 
     def add_up(self, rank: int, action: int) -> None:
         """A tensor rank sends the others its summand."""
         self.sums[action] -= 1
-        self.send_parts(rank, action, self.summed[action], self.summed_acks[action])
+        further = self.exchanges[action] - bool(self.gathered[action])
+        self.send_parts(rank, action, self.summed[action], self.summed_acks[action], further)
 
     def others(self, rank: int) -> list[int]:
         """The other tensor ranks of a rank's stage."""
@@ -262,13 +267,20 @@ class World:
         members: list[int] = p.together[p.group_start[group] : p.group_start[group + 1]].tolist()
         return [member for member in members if member != rank]
 
-    def send_parts(self, rank: int, action: int, size: Number, acks: Number) -> None:
-        """Each of the others gets its part one after the other; without others nothing is to be waited for."""
+    def send_parts(self, rank: int, action: int, size: Number, acks: Number, further: int) -> None:
+        """Each of the others hears of its part one after the other, and gets it when it has posted a receive for that,
+        `further` ones in this action; without others nothing is to be waited for."""
+        notice, notice_ack = self.posted
         self.exchanging.add(action)
         for other in self.others(rank):
             theirs = action - int(self.program.row_start[rank]) + int(self.program.row_start[other])
-            came = partial(self.take_part, other, theirs, self.exchanges[action], acks)
-            self.over_card(rank, size, came, self.exchange_handover)
+            self.over_card(rank, notice, partial(self.over_card, other, notice_ack, lambda: None))
+            came = partial(self.take_part, other, theirs, self.exchanges[action], max(0, acks - notice_ack))
+            send = partial(self.over_card, rank, max(0, size - notice), came, self.exchange_handover)
+            if self.asked_for[action, other] < further:
+                self.not_asked_for[action, other] = send
+            else:
+                send()
         self.end_exchange(rank, action)
 
     def take_part(self, rank: int, action: int, number: int, acks: Number) -> None:
@@ -284,10 +296,21 @@ class World:
             return
         self.exchanges[action] += 1
         self.exchanging.remove(action)
+        after_gathering = self.gathered[action] > 0 and self.exchanges[action] == 1
         for other in others:
-            self.over_card(rank, self.posted[0], partial(self.over_card, other, self.posted[1], lambda: None))
+            theirs = action - int(self.program.row_start[rank]) + int(self.program.row_start[other])
+            self.over_card(rank, self.posted[0], partial(self.ask, other, theirs, rank, after_gathering))
         if self.sums[action]:
             self.at(self.now, partial(self.add_up, rank, action))
+
+    def ask(self, rank: int, action: int, other: int, after_gathering: bool) -> None:
+        """A rank hears that another one has its next receive posted: of a sum, unless it followed what is gathered."""
+        self.over_card(rank, self.posted[1], lambda: None)
+        if after_gathering:
+            return
+        self.asked_for[action, other] += 1
+        if (action, other) in self.not_asked_for:
+            self.not_asked_for.pop((action, other))()
 
     def over_card(self, rank: int, size: Number, over: Callable[[], None], after: Number = 0) -> None:
         """Something crosses a rank's network card; tells, so long after, when it is there."""

@@ -15,6 +15,7 @@ from testbed.model.network import Ints, LinkOccupancy, carry_acknowledgements, o
 from testbed.model.program import FREE, NONE, Program
 from testbed.model.state import (
     ACK,
+    ANNOUNCED,
     ANNOUNCES,
     END,
     GATHER,
@@ -35,6 +36,7 @@ from testbed.model.state import (
     idle_wires,
     next_number,
     part_number,
+    peer_number,
     push,
     started,
     which_action,
@@ -49,6 +51,8 @@ INLINED = (
     "start_together",
     "exchange",
     "send_each",
+    "send_part",
+    "tell_each",
     "end_exchange",
     "end_action",
     "send_with_receive",
@@ -88,7 +92,7 @@ def execute(program: Program, order: Ints) -> Times:
         if what == REACH:
             reach.append(subject)
             continue
-        if GATHER <= what <= READY:
+        if GATHER <= what <= ANNOUNCED:
             exchange(program, state, wires, events, what, subject, detail, now)
             continue
         if what == ACK:
@@ -233,22 +237,27 @@ def exchange(
 ) -> None:
     """What a tensor rank does for an exchange with the others of its group: it sends, or something comes to it."""
     carry_acknowledgements(wires, program.card[rank], now)
-    if what == READY:
+    if what in (READY, ANNOUNCED):
         occupy(wires, program.card[rank], program.exchange_notice_acks_bytes, now, now)
+        if what == READY and detail != NONE:
+            state.posted_ahead[detail] += 1
+            if state.held_back[detail] == 1:
+                state.held_back[detail] = 0
+                degree = len(state.posted_ahead) // len(program.duration_s)
+                other = program.together[program.group_start[program.group[rank]] + detail % degree]
+                send_part(program, state, wires, events, rank, other, detail // degree, SUMMAND, now)
         return
     action = detail
     if what in (PART, SUMMAND):
         action = which_action(detail)
         acks = program.gathered_acks_bytes[action] if what == PART else program.summed_acks_bytes[action]
-        occupy(wires, program.card[rank], acks, now, now)
+        occupy(wires, program.card[rank], max(0.0, acks - program.exchange_notice_acks_bytes), now, now)
         state.parts[detail] += 1
     else:
-        size, comes = program.gathered_bytes[action], PART
         if what == SUM:
-            size, comes = program.summed_bytes[action], SUMMAND
             state.sums_left[action] -= 1
         state.exchanging[action] = 1
-        send_each(program, state, wires, events, rank, action, comes, size, program.exchange_handover_s, now)
+        send_each(program, state, wires, events, rank, action, PART if what == GATHER else SUMMAND, now)
     end_exchange(program, state, wires, events, rank, action, now)
 
 
@@ -260,19 +269,60 @@ def send_each(
     rank: int,
     action: int,
     comes: int,
-    size: float,
-    handover_s: float,
     now: float,
 ) -> None:
-    """For an action, a tensor rank sends each other one so many bytes over its card: what comes to them as an event."""
+    """A tensor rank sends each other one its part in an exchange: gloo announces it, and sends it when the other one
+    has posted its receive, which for what follows a sum of the same action may not be known yet."""
     card, group = program.card[rank], program.group[rank]
+    sums = state.exchanges[action] - (1 if program.gathered_bytes[action] > 0 else 0)
+    for place in range(program.group_start[group], program.group_start[group + 1]):
+        other = program.together[place]
+        if other == rank:
+            continue
+        occupy(wires, card, program.exchange_notice_bytes, now, now)
+        there = wires.free_s[card] + wires.delay_s[card]
+        push(events, there, next_number(state), ANNOUNCED, other, 0)
+        peer = peer_number(program, state, action, rank, other)
+        if comes == SUMMAND and state.posted_ahead[peer] < sums:
+            state.held_back[peer] = 1
+        else:
+            send_part(program, state, wires, events, rank, other, action, comes, now)
+
+
+def send_part(
+    program: Program,
+    state: State,
+    wires: LinkOccupancy,
+    events: list[Event],
+    rank: int,
+    other: int,
+    action: int,
+    comes: int,
+    now: float,
+) -> None:
+    """What was announced crosses the card of its rank: what comes to the other one is an event."""
+    card = program.card[rank]
+    size = program.gathered_bytes[action] if comes == PART else program.summed_bytes[action]
+    occupy(wires, card, max(0.0, size - program.exchange_notice_bytes), now, now)
+    there = wires.free_s[card] + wires.delay_s[card] + program.exchange_handover_s
+    theirs = action - program.row_start[rank] + program.row_start[other]
+    push(events, there, next_number(state), comes, other, part_number(theirs, state.exchanges[action]))
+
+
+def tell_each(
+    program: Program, state: State, wires: LinkOccupancy, events: list[Event], rank: int, action: int, now: float
+) -> None:
+    """A tensor rank tells each other one that its receive of the next exchange of the same size is posted."""
+    card, group = program.card[rank], program.group[rank]
+    gathered = program.gathered_bytes[action] > 0 and state.exchanges[action] == 1
     for place in range(program.group_start[group], program.group_start[group + 1]):
         other = program.together[place]
         if other != rank:
-            occupy(wires, card, size, now, now)
-            there = wires.free_s[card] + wires.delay_s[card] + handover_s
+            occupy(wires, card, program.exchange_notice_bytes, now, now)
+            there = wires.free_s[card] + wires.delay_s[card]
             theirs = action - program.row_start[rank] + program.row_start[other]
-            push(events, there, next_number(state), comes, other, part_number(theirs, state.exchanges[action]))
+            peer = NONE if gathered else peer_number(program, state, theirs, other, rank)
+            push(events, there, next_number(state), READY, other, peer)
 
 
 def end_exchange(
@@ -285,7 +335,7 @@ def end_exchange(
         return
     state.parts[here], state.exchanging[action] = 0, 0
     state.exchanges[action] += 1
-    send_each(program, state, wires, events, rank, action, READY, program.exchange_notice_bytes, 0.0, now)
+    tell_each(program, state, wires, events, rank, action, now)
     if state.sums_left[action] > 0:
         push(events, now, next_number(state), SUM, rank, action)
 

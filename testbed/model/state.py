@@ -11,13 +11,14 @@ from testbed.model.network import Floats, Ints, LinkChanges, LinkOccupancy, ackn
 from testbed.model.program import NONE, Program
 
 COMPILED = ("started", "idle_wires", "push", "append", "put_first")
-INLINED = ("next_number", "piece_number", "hops_made", "which_piece", "part_number", "which_action")
+INLINED = ("next_number", "piece_number", "hops_made", "which_piece", "part_number", "which_action", "peer_number")
 """What compile.py compiles of this module, and what becomes part of the functions that call it."""
 
-REACH, END, LEAVE, HOP, ACK, ARRIVE, GATHER, SUM, PART, SUMMAND, READY = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+REACH, END, LEAVE, HOP, ACK, ARRIVE, GATHER, SUM, PART, SUMMAND, READY, ANNOUNCED = range(12)
 """What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router, an
 acknowledgement where a link begins, a message has come (where gloo's thread may be asleep), a tensor rank sends its
-part of an input, or a summand; one of these comes to another, or the word that the next receive is posted."""
+part of an input, or a summand; one of these comes to another, or the word that the next receive is posted, or that
+one of these is about to come."""
 
 ENDLESS = 1 << 40
 """Datagrams of a stream: more than any iteration meets."""
@@ -40,7 +41,8 @@ Event = tuple[float, int, int, int, int]
 """(time, number, what, rank or message or group, detail). Numbers break ties: first scheduled, first served.
 
 The detail: of a HOP `piece_number`, of an ACK the hops it has made, of an ARRIVE whether it wakes gloo's thread or is
-its answer, of a GATHER or SUM the action, of a PART or SUMMAND `part_number`."""
+its answer, of a GATHER or SUM the action, of a PART or SUMMAND `part_number`, of a READY `peer_number`, NONE where no
+further sum waits for it."""
 
 
 class Times(NamedTuple):
@@ -113,6 +115,10 @@ class State(NamedTuple):
     parts: Ints
     """Per action, how many parts of others have come for its exchanges of even numbers, and of odd ones: nobody is more
     than one ahead. (2 * actions,)"""
+    posted_ahead: Ints
+    """Per `peer_number`, how many receives a peer has posted for further sums of an action, ..."""
+    held_back: Ints
+    """... and whether a summand waits for that."""
     numbered: Ints
     """(1,): events that have a number."""
 
@@ -121,6 +127,7 @@ def started(program: Program) -> State:
     """Before anything has happened."""
     n_actions, n_messages = len(program.duration_s), len(program.release)
     n_stages, n_groups = len(program.shards), len(program.group_start) - 1
+    n_peers = n_actions * (program.group_start[1:] - program.group_start[:-1]).max()
     return State(
         np.full(n_actions, np.nan),
         np.full(n_actions, np.nan),
@@ -150,6 +157,8 @@ def started(program: Program) -> State:
         np.zeros(n_actions, np.int64),
         np.zeros(n_actions, np.int64),
         np.zeros(2 * n_actions, np.int64),
+        np.zeros(n_peers, np.int64),
+        np.zeros(n_peers, np.int64),
         np.zeros(1, np.int64),
     )
 
@@ -188,6 +197,16 @@ def part_number(action: int, exchanges: int) -> int:
 def which_action(part: int) -> int:
     """Of whose `part_number` this is."""
     return part // 2
+
+
+def peer_number(program: Program, state: State, action: int, rank: int, peer: int) -> int:
+    """One of the other tensor ranks of a rank, for an action of that rank."""
+    place = program.group_start[program.group[rank]]
+    number = action * (len(state.posted_ahead) // len(program.duration_s))
+    while program.together[place] != peer:
+        place += 1
+        number += 1
+    return int(number)
 
 
 def push(events: list[Event], when: float, number: int, what: int, subject: int, detail: int) -> None:
