@@ -71,6 +71,14 @@ def test_what_was_measured_lies_in_its_range(
     assert off == (between is not None and between.order_sensitive)
 
 
+def test_a_summand_waits_for_the_word_that_its_receive_is_posted(tmp_path: Path) -> None:
+    """Measured under the virtual clock. Sent as soon as the exchange before is over, it would take the card ahead of a
+    message of the pipeline, and all be 1 % slower."""
+    plan = planned(251, tmp_path)
+    (predicted_s,) = iteration_times(plan, case_of(plan, "gpipe"))
+    assert predicted_s == pytest.approx(2.041124150, rel=ranges.NEAR)
+
+
 def test_late_receives_without_a_tie_are_one_time(plans: dict[int, Plan]) -> None:
     for case in plans[0].cases:
         (between,) = ranges_of_case(plans[0], case)
