@@ -186,6 +186,16 @@ def _wake(spinner: int) -> None:
         Path(f"/proc/{spinner}/autogroup").write_text("0")
 
 
+def wake_idle_processes() -> None:
+    """Give all of this PID namespace that run at idle priority an ordinary one, as who starts spinners does unless it
+    was killed: else a busy machine lets them, and the namespace with them, end when it has nothing else to do."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it has ended meanwhile
+                if os.sched_getscheduler(int(entry.name)) == os.SCHED_IDLE:
+                    _wake(int(entry.name))
+
+
 def _start_spinner(cpu: int, errors: int | None = None) -> subprocess.Popen[bytes]:
     program = Path(__file__).with_name("spinner.py")
     return subprocess.Popen(

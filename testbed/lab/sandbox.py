@@ -30,6 +30,7 @@ from testbed.failure import failed
 from testbed.lab import capabilities, privileges
 from testbed.lab import namespaces as ns
 from testbed.lab.capabilities import Capability
+from testbed.lab.host_settings import wake_idle_processes
 from testbed.lab.privileges import Privilege
 from testbed.scratch import scratch_directory
 
@@ -256,6 +257,7 @@ def _init(main: Callable[[], int], own_proc: bool, alive: int, report: int, mask
                     os._exit(os.WEXITSTATUS(status))
                 name = signal.Signals(os.WTERMSIG(status)).name
                 os.write(2, f"the lab's main process was killed by {name}\n".encode())
+                wake_idle_processes()
                 os._exit(int(ExitCode.RUN_FAILED))
 
 
