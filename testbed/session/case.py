@@ -314,7 +314,8 @@ class _UnderWay:
             try:
                 if self.plan.rounds == "free":
                     return TrainedPlan(self.plan, [self._freely(step, deadline)])
-                return TrainedPlan(self.plan, self._in_rounds(step, deadline, change))
+                done = self._in_rounds(step, deadline, change)
+                return TrainedPlan(self.plan, done)  # the plan as it is now: controllers add to it
             finally:
                 for part in parts:
                     for job in part.jobs:
