@@ -181,6 +181,10 @@ if [ -n "$GUEST" ]; then
 elif [ -n "$MEMORY$BEFORE" ]; then
     usage "--memory, --before: got no --guest with them"
 fi
+if [ -n "$SHARE" ]; then
+    [ -d "$SHARE" ] || usage "--share: got '$SHARE', expected a directory"
+    SHARE=$(cd "$SHARE" && pwd -P)
+fi
 [ "$(id -u)" -eq 0 ] || { echo "root is needed: for namespaces and mounts" >&2; exit 3; }
 for program in debootstrap git unshare pivot_root setpriv; do
     command -v "$program" >/dev/null || { echo "no $program: apt-get install debootstrap git util-linux" >&2; exit 3; }
@@ -193,10 +197,6 @@ else
     [ -n "$MIRROR" ] || { echo "this machine's apt names no archive of Debian: name one with --mirror" >&2; exit 3; }
 fi
 [ -z "$CACHE" ] || { mkdir -p "$CACHE" && CACHE=$(cd "$CACHE" && pwd); }
-if [ -n "$SHARE" ]; then
-    [ -d "$SHARE" ] || usage "--share: got '$SHARE', expected a directory"
-    SHARE=$(cd "$SHARE" && pwd -P)
-fi
 export MIRROR SOURCES CACHE SHARE CHECKOUT GUEST MEMORY BEFORE
 
 script=$(cd "$(dirname "$0")" && pwd)/$(basename "$0")
