@@ -81,7 +81,8 @@ def test_what_it_cannot_stand_beside(tmp_path: Path) -> None:
     path = written(tmp_path, "from,to,rate", "a,b,1 Mbit/s")
     with pytest.raises(BadInput, match="no events beside it"):
         with_background(planned(changing, job("first", 0)), path)
-    fast = with_flows(planned(LINE, job("first", 0)), ("a", "b", 8 * DATAGRAM_BYTES / LEAST_DISTANCE_S * 1.01))
+    wide = {**LINE, "links": [{**LINE["links"][0], "rate": "1 Gbit/s"}]}
+    fast = with_flows(planned(wide, job("first", 0)), ("a", "b", 8 * DATAGRAM_BYTES / LEAST_DISTANCE_S * 1.01))
     with pytest.raises(BadInput, match="a process sends it, packet by packet"):
         require_trainable(fast)
 
