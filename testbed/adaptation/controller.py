@@ -125,7 +125,8 @@ def expected(outlook: Outlook) -> Mapping[tuple[Row, ...], float]:
     now, turn = outlook.phases[-1].predicted_s, turn_since(outlook.phases)
     if not turn:
         return now
-    typical = max(1, round(sum(phase.iterations for phase in turn) / len(turn)))
+    others = turn[:-1]
+    typical = max(1, round(sum(phase.iterations for phase in others) / len(others)))
     turn[-1] = BelievedPhase(max(typical, turn[-1].iterations), now)
     length = sum(phase.iterations for phase in turn)
     mean = {rows: sum(phase.iterations * phase.predicted_s[rows] for phase in turn) / length for rows in now}

@@ -65,6 +65,8 @@ def hide_secrets() -> None:
     what a guest is made of, where that lies in it: Python, its environment, this package.
     """
     needed = [Path(place).resolve() for place in (sys.base_prefix, sys.prefix, source.PACKAGE)]
+    # Python's own shared library: a copied installation takes that of where it was built
+    needed += [place for place in _libraries_of_python() if not any(place.is_relative_to(one) for one in needed)]
     for home in dict.fromkeys((*_HOMES, Path(os.environ.get("HOME") or "/").resolve())):
         if home.is_dir() and home != Path("/") and not any(home.is_relative_to(place) for place in needed):
             _hide(home, [place for place in needed if place.is_relative_to(home)])
@@ -76,6 +78,13 @@ def hide_secrets() -> None:
         for file in Path("/").glob(pattern):
             if file.is_file():
                 ns.mount("/dev/null", str(file), "none", ns.MS_BIND)
+
+
+def _libraries_of_python() -> list[Path]:
+    """Directories of the shared libraries of Python that this process has loaded; none where it is one program."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    files = {Path(line.split(maxsplit=5)[5]) for line in lines if "/libpython" in line}
+    return sorted({file.parent for file in files})
 
 
 def _hide(directory: Path, kept: Sequence[Path]) -> None:
