@@ -49,8 +49,8 @@ def to_json(plan: Plan) -> str:
         del written["network"]["switches"]
     if plan.enforcement == "rules":
         del written["enforcement"]
-    for name in ("elephants_from", "recovery"):
-        if written[name] is None:
+    for name in ("elephants_from", "recovery", "background"):
+        if written[name] in (None, []):
             del written[name]
     if plan.rounds == "together":
         del written["rounds"]
