@@ -76,6 +76,8 @@ class Outcome(NamedTuple):
         """What is wrong with it; empty: nothing."""
         if self.left:
             return f"left: {self.left}"
+        if self.went_on and self.case.sent is signal.SIGKILL and self.case.role != "spinner":
+            return "went on without it, or for too long"
         if self.ended_s > PROMISED_S:
             return f"ended {self.ended_s:.1f} s later"
         killed = self.case.role == "command" and self.code == -self.case.sent
