@@ -27,6 +27,7 @@ from testbed.model.state import (
     Event,
     State,
     append,
+    beginning_number,
     hops_made,
     next_number,
     piece_number,
@@ -95,12 +96,16 @@ def advance(
 def leaves_later(program: Program, state: State, events: list[Event], message: int, now: float) -> bool:
     """Whether a message that might leave does so later; then that is scheduled.
 
-    What came before its rank began is passed on then, in the order in which it came.
+    What came before its rank began is passed on then, in the order in which it came, after what that rank begins with
+    and before what another one does; what leaves later by equally much keeps its order.
     """
-    if now >= program.first_s[message] and not state.lag[message] > 0:
+    if now < program.first_s[message]:
+        number = beginning_number(state, program.source[message])
+        push(events, program.first_s[message], number, LEAVE, message, 0)
+        return True
+    if not state.lag[message] > 0:
         return False
-    later = max(now, program.first_s[message]) + state.lag[message]
-    push(events, later, next_number(state), LEAVE, message, 0)
+    push(events, now + state.lag[message], next_number(state), LEAVE, message, 0)
     state.lag[message] = 0.0
     return True
 

@@ -33,6 +33,7 @@ from testbed.model.state import (
     State,
     Times,
     append,
+    beginning_number,
     idle_wires,
     next_number,
     part_number,
@@ -124,11 +125,12 @@ def execute(program: Program, order: Ints) -> Times:
 def begin(program: Program, state: State, events: list[Event]) -> None:
     """Schedule what waits for nothing: messages, and every rank's first action."""
     for message in program.first:
-        push(events, program.first_s[message], next_number(state), LEAVE, message, 0)
+        number = beginning_number(state, program.source[message])
+        push(events, program.first_s[message], number, LEAVE, message, 0)
     for rank in range(len(program.row_start) - 1):
         if program.waits[rank]:
             continue
-        push(events, state.rank_free[rank], next_number(state), REACH, rank, 0)
+        push(events, state.rank_free[rank], beginning_number(state, rank), REACH, rank, 0)
 
 
 def release_message(program: Program, state: State, events: list[Event], message: int) -> None:

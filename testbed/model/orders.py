@@ -158,12 +158,13 @@ class Orders:
         return leaving
 
     def _senders(self) -> Ints:
-        """Per message, a number of the thread that sends it: a rank's own as it ends an action or posts a receive, or
-        the one that waits for what comes from others. What one thread sends stays in order."""
+        """Per message, a number of the thread that sends it: a rank's own as it begins, ends an action or posts a
+        receive, or the one that waits for what comes from others. What one thread sends stays in order."""
         messages, leaving = self._names.messages, self._leaving()
         ends = {*zip(self._names.action_rank.tolist(), self._times.end_s.tolist(), strict=True)}
         own = [one in ends for one in zip(messages["source_rank"].tolist(), leaving.tolist(), strict=True)]
-        return _numbered((messages["source_rank"], np.array(own) | (messages["kind"] == NOTICE)))
+        begins = leaving <= self._program.first_s
+        return _numbered((messages["source_rank"], np.array(own) | begins | (messages["kind"] == NOTICE)))
 
     def _sending_numbers(self) -> Ints:
         """Per message, a number of when its thread sends it: what it sends soon after each other stays in order."""

@@ -63,6 +63,8 @@ class Program(NamedTuple):
     """Messages that wait for nothing ..."""
     first_s: Floats
     """... and per message, when it may leave at the earliest."""
+    source: Ints
+    """Per message, the rank that sends it."""
     lag_s: Floats
     """Per message, how long after it might leave it does: 0, but where other orders are tried (orders.py)."""
     card_lag_s: Floats

@@ -200,11 +200,15 @@ class ProgramColumns:
         groups, frames = self.groups, [group.frame for group in self.groups]
         then = sorted(self.then)
         followers = np.bincount([message for message, _ in then], minlength=self.n_messages)
-        target = np.concatenate([rows["target_rank"] for rows in self.named]).astype(np.int64)
+        source, target = (
+            np.concatenate([rows[end] for rows in self.named]).astype(np.int64)
+            for end in ("source_rank", "target_rank")
+        )
         parts, which = self._parts()
         return {
             "release": _of_groups(counts, [group.release for group in groups], np.int64),
             "first": np.array(self.first, np.int64),
+            "source": source,
             "first_s": _of_groups(counts, [group.start_s for group in groups], np.float64),
             "lag_s": np.zeros(self.n_messages),
             "card_lag_s": np.zeros(self.n_messages),

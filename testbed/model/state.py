@@ -11,7 +11,16 @@ from testbed.model.network import Floats, Ints, LinkChanges, LinkOccupancy, ackn
 from testbed.model.program import NONE, Program
 
 COMPILED = ("started", "idle_wires", "push", "append", "put_first")
-INLINED = ("next_number", "piece_number", "hops_made", "which_piece", "part_number", "which_action", "peer_number")
+INLINED = (
+    "next_number",
+    "beginning_number",
+    "piece_number",
+    "hops_made",
+    "which_piece",
+    "part_number",
+    "which_action",
+    "peer_number",
+)
 """What compile.py compiles of this module, and what becomes part of the functions that call it."""
 
 REACH, END, LEAVE, HOP, ACK, ARRIVE, GATHER, SUM, PART, SUMMAND, READY, ANNOUNCED = range(12)
@@ -30,6 +39,10 @@ ANNOUNCES, SENDS, REDUCES, POSTS, PASSED_ON = 0, 1, 1 << 8, (1 << 12) - 1, 1 << 
 """What a rank passes on when an action ends: what announces a message, the message (of its parts both, one part after
 the other), its reductions one by one, the notice of its next receive. So many numbers, from the end's own on, are kept
 for that when the action starts: it comes in this order, before all else at that instant."""
+
+BEGINS = 1 << 36
+"""So many numbers for each rank, added to those of what it begins with: all of that comes after whatever else there is
+at that instant, and rank by rank."""
 
 AT_ONCE = 1 << 51
 """Taken off the number of a part, sent in the same call as the message it is of: it comes before even those."""
@@ -187,6 +200,11 @@ def next_number(state: State) -> int:
     """The number of an event that is scheduled now."""
     state.numbered[0] += 1
     return int(state.numbered[0])
+
+
+def beginning_number(state: State, rank: int) -> int:
+    """The number of what a rank does as it begins: a process that runs does all of it, before another one begins."""
+    return next_number(state) + (rank + 1) * BEGINS
 
 
 def part_number(action: int, exchanges: int) -> int:

@@ -17,6 +17,9 @@ IP_TCP_HEADERS = 52
 MSS = MTU - IP_TCP_HEADERS
 """TCP payload of a full segment."""
 
+PREAMBLE_BYTES = 48
+"""What gloo puts before a message's payload, in the same call and so in the same segments."""
+
 ACK_BYTES = ETHERNET_HEADER + IP_TCP_HEADERS
 """A packet without data. Every super-packet is acknowledged by one as it arrives: routes have `quickack`."""
 
@@ -27,8 +30,12 @@ _GSO_SECONDS = 1e-3
 
 
 def wire_bytes(payload_bytes: float) -> float:
-    """Bytes on the wire of a message: its payload and the headers of the segments that carry it."""
-    return payload_bytes + math.ceil(payload_bytes / MSS) * (ETHERNET_HEADER + IP_TCP_HEADERS)
+    """Bytes on the wire of a message: its payload and the headers of the segments that carry it.
+
+    Gloo's preamble is in these segments: it is among what gloo adds, but may need one more of them.
+    """
+    segments = math.ceil((payload_bytes + PREAMBLE_BYTES) / MSS) if payload_bytes else 0
+    return payload_bytes + segments * (ETHERNET_HEADER + IP_TCP_HEADERS)
 
 
 def equal_parts(elements: int, count: int) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from testbed.plan.framing import ETHERNET_HEADER, IP_TCP_HEADERS
+from testbed.plan.framing import ETHERNET_HEADER, IP_TCP_HEADERS, PREAMBLE_BYTES
 from testbed.plan.plan import HostCosts
 from testbed.trace.tables import UNNOTICED_WAIT_S
 
@@ -13,14 +13,12 @@ HANDOVER_S = 3e-6
 comes first where a plain model would hand two messages to a link at one instant. It is little on purpose: what this
 machine takes is measured before a run (session/message_costs.py)."""
 
-GLOO_BYTES = 162
-"""What gloo adds to a message on the wire, as measured under the virtual clock at 250 kB and 1 MB (docs/figures.md).
+NOTICE_BYTES = PREAMBLE_BYTES + ETHERNET_HEADER + IP_TCP_HEADERS
+"""Wire bytes of one of gloo's notices (of a send, of a receive): a preamble in a packet of its own."""
 
-A preamble of 48 bytes, and a notice of 48 bytes in a packet of its own, would come to the same."""
-
-NOTICE_BYTES = 48 + ETHERNET_HEADER + IP_TCP_HEADERS
-"""Wire bytes of one of gloo's notices (of a send, of a receive): 48 bytes in a packet of its own. The notice of a send
-is among GLOO_BYTES."""
+GLOO_BYTES = PREAMBLE_BYTES + NOTICE_BYTES
+"""What gloo adds to a message on the wire: a preamble, and a notice of the send ahead of it. Measured under the virtual
+clock: 162 bytes at 250 kB and 1 MB."""
 
 
 SEND_S = 4e-6

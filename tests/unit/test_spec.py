@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from testbed.errors import BadInput
 from testbed.full_scale import similitude
 from testbed.plan.costs import largest_burst_bytes, predict
-from testbed.plan.framing import MSS, wire_bytes
+from testbed.plan.framing import MSS, PREAMBLE_BYTES, wire_bytes
 from testbed.plan.routes import datacenter_of, shortest
 from testbed.planning.resolve import cuts, generate, make_plan, pipeline_nodes, with_cases
 from testbed.planning.schedules import choose
@@ -337,8 +337,9 @@ def test_shown_as_a_person_would_write_it() -> None:
 
 
 def test_headers_are_part_of_a_message() -> None:
-    assert wire_bytes(MSS) == 9014
-    assert wire_bytes(MSS + 1) == MSS + 1 + 2 * 66
+    assert wire_bytes(0) == 0
+    assert wire_bytes(MSS - PREAMBLE_BYTES) == MSS - PREAMBLE_BYTES + 66
+    assert wire_bytes(MSS - PREAMBLE_BYTES + 1) == MSS - PREAMBLE_BYTES + 1 + 2 * 66
 
 
 @pytest.mark.parametrize(
