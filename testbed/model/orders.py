@@ -46,6 +46,7 @@ class Orders:
         """
         tick_s, in_ticks = jobs_in_ticks(loads)
         self._run(*lower(in_ticks), tick_s, within_s)
+        self._call = max(load.problem.send_s for load in loads) / tick_s
         refuse_deadlock(self._program, self._names, self._times, loads)
 
     @classmethod
@@ -57,7 +58,7 @@ class Orders:
 
     def _run(self, program: Program, names: RowNames, tick_s: float, within_s: float) -> None:
         self._program, self._names, self._tick_s = program, names, tick_s
-        self._within = within_s / tick_s
+        self._within, self._call = within_s / tick_s, 0.0
         self._times = run(program)
 
     @property
@@ -88,8 +89,11 @@ class Orders:
         """One order after another, without end, each followed by its opposite.
 
         Drawn are what a thread takes for every message, and what for each by itself, in turns more of the one and of
-        the other; and how long a wait stays unnoticed. What comes of messages that are all late alike is taken off.
+        the other; and how long a wait stays unnoticed. Where calls take time, threads that send several messages at
+        once do so one after the other in two draws of four, and by turns, call by call, in the two that follow. What
+        comes of messages that are all late alike is taken off.
         """
+        calls = self._call * self._places()
         random, senders, numbers_sent = np.random.default_rng(_SEED), self._senders(), self._sending_numbers()
         all_late, number = self._order(np.full(len(senders), self._within / 2), 0.0), 0
         off = [end - predicted for end, predicted in zip(self.predicted_s, all_late.ends_s, strict=True)]
@@ -102,8 +106,9 @@ class Orders:
             of_messages = random.random(numbers_sent.max(initial=0) + 1)[numbers_sent]
             share = (0.0, 0.5)[number % 2]
             drawn, waits = (1 - share) * of_senders + share * of_messages, random.random()
+            by_turns = calls if number % 4 > 1 else np.zeros(len(calls))
             for lags, unnoticed in ((drawn, waits), (1 - drawn, 1 - waits)):
-                order = self._order(lags * self._within, (2 * unnoticed - 1) * self._within)
+                order = self._order(lags * self._within + by_turns, (2 * unnoticed - 1) * self._within)
                 yield order._replace(ends_s=tuple(end + more for end, more in zip(order.ends_s, off, strict=True)))
             number += 1
 
@@ -174,6 +179,16 @@ class Orders:
         numbers = np.zeros(len(order), np.int64)
         numbers[order[1:]] = np.cumsum(anew)
         return numbers
+
+    def _places(self) -> Ints:
+        """Per message, how many its thread sends before it at the same instant."""
+        senders, leaving = self._senders(), self._leaving()
+        order = np.lexsort((leaving, senders))
+        anew = np.append(True, (np.diff(senders[order]) > 0) | (np.diff(leaving[order]) > 0))
+        since = np.arange(len(order))
+        places = np.zeros(len(order), np.int64)
+        places[order] = since - np.maximum.accumulate(np.where(anew, since, 0))
+        return places
 
 
 def _numbered(columns: tuple[NDArray[np.generic], ...]) -> Ints:
