@@ -16,8 +16,8 @@ from harness.plans import training
 
 from testbed.cli.range_cells import show_ranges
 from testbed.judge.changes import off_range
-from testbed.plan.plan import Case, Plan
 from testbed.plan.host_costs import measured_costs
+from testbed.plan.plan import Case, Plan
 from testbed.planning.prediction import TimesAndRanges, iteration_times, ranges_of_case, times_and_ranges, worst_times
 from testbed.planning.ties import Range, range_keys
 from testbed.routing.case_evaluator import CaseEvaluator
