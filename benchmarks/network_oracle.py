@@ -10,8 +10,8 @@ action and message must be equal to the last bit. With --real times are any numb
 The oracle is a textbook simulation: a link is a queue that serves who comes first; what is served, is followed by the
 events that come of it. At one instant acknowledgements come to a link before all else, what a rank does as an action
 ends comes before what others do (of a reduction what follows from nothing first, then in the order in which that came
-from which it follows), a shard is passed on before a rank goes on that waited for it (as the engine's threads do), and
-otherwise first is who was scheduled first.
+from which it follows), what a rank begins with comes after all else and rank by rank, a shard is passed on before a
+rank goes on that waited for it (as the engine's threads do), and otherwise first is who was scheduled first.
 
 With --real every other case has links that change while messages are under way: rates and delays that step, links that
 send nothing for a while. What a link can send until an instant is a line with corners then, and a message is over where
@@ -181,9 +181,14 @@ class World:
         self.heard: dict[int, Number] = {}
         """When something last came to a rank's host, to wake gloo's thread."""
         for message in program.first.tolist():
-            self.at(self.first_s[message], partial(self.leave, message))
+            self.as_its_rank_begins(message)
         for rank in range(n_ranks):
-            self.at(self.begin[rank], partial(self.go_on, rank))
+            self.at(self.begin[rank], partial(self.go_on, rank), priority=2 + rank)
+
+    def as_its_rank_begins(self, message: int) -> None:
+        """Have a message leave with what its rank begins with: all of that comes before what another one begins with."""
+        leaves = partial(self.leave, message)
+        self.at(self.first_s[message], leaves, priority=2 + int(self.program.source[message]))
 
     def at(self, time: Number, what: Callable[[], None], priority: int = 1) -> None:
         """Have something happen."""
@@ -351,7 +356,7 @@ class World:
         if self.lacking[message] > 0:
             return
         if self.now < self.first_s[message]:
-            self.at(self.first_s[message], lambda: self.leave(message))
+            self.as_its_rank_begins(message)
         else:
             self.leave(message)
 
