@@ -186,7 +186,7 @@ class World:
             self.at(self.begin[rank], partial(self.go_on, rank), priority=2 + rank)
 
     def as_its_rank_begins(self, message: int) -> None:
-        """Have a message leave with what its rank begins with: all of that comes before what another one begins with."""
+        """Have a message leave with what its rank begins with: all of that before what another one begins with."""
         leaves = partial(self.leave, message)
         self.at(self.first_s[message], leaves, priority=2 + int(self.program.source[message]))
 
