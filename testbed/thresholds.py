@@ -65,6 +65,13 @@ SPREAD_VIRTUAL = Limit(1e-3, "on the virtual clock every iteration takes the sam
 LOSS_DIFFERENCE = Limit(1e-5, "floats added up in another order differ by this, no more")
 """Relative, in any iteration that is compared."""
 
+LARGEST_LOSS_DIFFERENCE, LARGEST_GRADIENT_DIFFERENCE = 1e-3, 0.1
+"""To which the limits of losses and of gradients' norms may grow with what rounding does to a training."""
+
+ROUNDINGS = 10.0
+"""So many times the difference that sums in another order make to one process is a run allowed, where that is more than
+the limit: AdamW at a learning rate of 0.05 makes 1e-5 to 2e-5 of the last digit in 12 iterations (0.2: 4e-3)."""
+
 COMPARED_ITERATIONS = 12
 """Warm-up included, from the first: rounding grows with every step of the optimizer. Of the shipped models with
 microbatches added up in the opposite order losses stay within 5e-8 and norms within 1e-3 for 12 iterations, and are out

@@ -14,7 +14,10 @@ from testbed.thresholds import (
     FIRST_GRADIENTS,
     GRADIENT_DIFFERENCE,
     ITERATIONS,
+    LARGEST_GRADIENT_DIFFERENCE,
+    LARGEST_LOSS_DIFFERENCE,
     LOSS_DIFFERENCE,
+    ROUNDINGS,
     WEIGHTS,
 )
 from testbed.train.assignment import ReferenceOutcome
@@ -41,7 +44,7 @@ def compared(workload: Workload) -> int:
 def loss_check(losses: Sequence[float], reference: ReferenceOutcome) -> Check:
     """Whether the losses of a case (one per iteration, warm-up included) are the reference's."""
     worst = worst_difference(losses[:COMPARED_ITERATIONS], reference.losses)
-    limit, why = LOSS_DIFFERENCE
+    limit, why = loss_limit(reference), LOSS_DIFFERENCE.why
     wrong = [iteration for iteration, loss in enumerate(losses) if not math.isfinite(loss)]
     reason = ""
     if wrong:
@@ -54,10 +57,20 @@ def loss_check(losses: Sequence[float], reference: ReferenceOutcome) -> Check:
     return Check("losses off one process's", f"{worst:.1e}", f"{limit:.0e}", why, (reason,) if reason else ())
 
 
+def loss_limit(reference: ReferenceOutcome) -> float:
+    """By how much losses may differ, relatively: where rounding does more to one process, by a multiple of that."""
+    return max(LOSS_DIFFERENCE.value, min(ROUNDINGS * reference.loss_rounding, LARGEST_LOSS_DIFFERENCE))
+
+
+def gradient_limit(reference: ReferenceOutcome) -> float:
+    """The same of the norms of layers' gradients."""
+    return max(GRADIENT_DIFFERENCE.value, min(ROUNDINGS * reference.norm_rounding, LARGEST_GRADIENT_DIFFERENCE))
+
+
 def gradient_check(rows: Sequence[IterationRow], reference: ReferenceOutcome) -> Check:
     """Whether the gradients of a case (one row per iteration, warm-up included) are the reference's."""
     worst = worst_gradient_difference(rows, reference)
-    limit, why = GRADIENT_DIFFERENCE
+    limit, why = gradient_limit(reference), GRADIENT_DIFFERENCE.why
     reason = (
         f"the norm of a layer's gradients differs from that in one process without a pipeline by up to {worst:.1e} "
         f"(limit {limit:.0e})"
@@ -90,7 +103,8 @@ def as_document(reference: ReferenceOutcome, cases: Mapping[str, Sequence[Iterat
         "reference_gradient_norms": [[finite(norm) for norm in norms] for norms in reference.gradient_norms],
         "reference_took_s": round(reference.took_s, 3),
         "refused": reference.refused,
-        "limits": {"loss": LOSS_DIFFERENCE.value, "gradient_norm": GRADIENT_DIFFERENCE.value}
+        "rounding": {"loss": reference.loss_rounding, "norm": reference.norm_rounding},
+        "limits": {"loss": loss_limit(reference), "gradient_norm": gradient_limit(reference)}
         | ({} if reference.parameters is None else {"gradient": FIRST_GRADIENTS.value, "weight": WEIGHTS.value}),
         "worst": {
             label: {

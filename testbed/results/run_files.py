@@ -160,6 +160,7 @@ class RunFiles:
             gradient_norms=tuple(map(_numbers, written["reference_gradient_norms"])),
             took_s=written["reference_took_s"],
             refused=written["refused"],
+            **_rounding(written.get("rounding", {})),  # runs of earlier versions did not tell
         ).of_first(len(trained(self.plan, cases, job)))
         if written["refused"] or "weight" not in written["limits"]:  # runs of earlier versions did not tell
             return whole
@@ -176,6 +177,10 @@ class RunFiles:
         frame = frame[frame["job"] == job].copy()
         frame["projections"] = frame["projections"].map(tuple)
         return [kind(*values) for values in frame[list(kind._fields)].itertuples(index=False)]
+
+
+def _rounding(written: Mapping[str, float]) -> dict[str, float]:
+    return {f"{what}_rounding": float(value) for what, value in written.items()}
 
 
 def _rows(path: Path, label: str, job: int) -> list[IterationRow]:

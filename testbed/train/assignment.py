@@ -142,6 +142,10 @@ class ReferenceOutcome:
     refused: str = ""
     parameters: tuple[Expected, ...] | None = None
     """In the first iteration and in each that is the last one compared of a case; None: not known."""
+    loss_rounding: float = 0.0
+    """The largest relative difference that sums in another order make to a loss ..."""
+    norm_rounding: float = 0.0
+    """... and to the norm of a layer's gradients; 0 where it is not known."""
 
     def of_first(self, iterations: int) -> ReferenceOutcome:
         """The same of the first iterations alone."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -41,6 +41,10 @@ class Reference:
     """Per iteration, of every layer."""
     gradients: Tensors
     parameters: tuple[Expected, ...] = ()
+    loss_rounding: float = 0.0
+    """The largest relative difference between the losses of the two trainings ..."""
+    norm_rounding: float = 0.0
+    """... and between their norms."""
 
 
 @dataclass
@@ -72,11 +76,23 @@ def train_reference(workload: Workload, corpus: Corpus, iterations: int, lasts: 
     Raises BadInput when a method of the model is missing.
     """
     seen = _trained(workload, corpus, iterations, lasts, _in_one_piece(workload, corpus))
-    parameters: tuple[Expected, ...] = ()
-    if lasts:
-        rounded = _trained(workload, corpus, iterations, lasts, [[m] for m in reversed(range(_samples(workload)))])
-        parameters = tuple(_expected(seen, rounded))
-    return Reference(tuple(seen.losses), tuple(seen.norms), seen.gradients, parameters)
+    found = Reference(tuple(seen.losses), tuple(seen.norms), seen.gradients)
+    if not lasts:
+        return found
+    rounded = _trained(workload, corpus, iterations, lasts, [[m] for m in reversed(range(_samples(workload)))])
+    of_norms = [_apart(ours, theirs) for ours, theirs in zip(seen.norms, rounded.norms, strict=True)]
+    return replace(
+        found,
+        parameters=tuple(_expected(seen, rounded)),
+        loss_rounding=_apart(seen.losses, rounded.losses),
+        norm_rounding=max(of_norms, default=0.0),
+    )
+
+
+def _apart(values: Sequence[float], others: Sequence[float]) -> float:
+    """The largest relative difference, value by value; 0 where one is 0 or no number."""
+    differences = [abs(other - value) / abs(value) for value, other in zip(values, others, strict=True) if value]
+    return max(filter(math.isfinite, differences), default=0.0)
 
 
 def _samples(workload: Workload) -> int:

@@ -45,7 +45,8 @@ def _train(request: TrainReference, corpus: Corpus, answer: Connection) -> None:
         trained = train_reference(request.workload, corpus, request.iterations, request.lasts)
         took_s = time.monotonic() - began
         parameters = trained.parameters if request.lasts else None
-        answer.send(ReferenceOutcome(trained.losses, trained.gradient_norms, took_s, parameters=parameters))
+        rounding = trained.loss_rounding, trained.norm_rounding
+        answer.send(ReferenceOutcome(trained.losses, trained.gradient_norms, took_s, "", parameters, *rounding))
     except BaseException as error:  # noqa: BLE001 - nothing may escape a fork, and the run's verdict needs the reason
         answer.send(ReferenceOutcome(refused=f"training in one process failed: {type(error).__name__}: {error}"))
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -50,6 +51,19 @@ def test_what_rounding_gives_is_believed() -> None:
 def test_what_is_not_believed_even_of_a_single_schedule(losses: list[float], reason: str) -> None:
     (found,) = loss_check(losses, REFERENCE).reasons
     assert reason in found
+
+
+def test_what_rounding_does_to_one_process_is_no_fault_of_a_run_but_hides_nothing_large() -> None:
+    touchy = replace(REFERENCE, loss_rounding=5e-6, norm_rounding=4e-3)
+    losses, norms = (5.0, 4.0 * (1 + 4e-5)), ((1.0, 2.0), (0.5, 0.25 * 1.03))
+    assert not loss_check(losses, REFERENCE).ok
+    assert loss_check(losses, touchy).ok
+    assert not loss_check([5.0, 4.0 * (1 + 6e-5)], touchy).ok
+    assert not gradient_check(rows(losses, norms), REFERENCE).ok
+    assert gradient_check(rows(losses, norms), touchy).ok
+    chaotic = replace(REFERENCE, loss_rounding=0.1, norm_rounding=3.0)
+    assert not loss_check([5.0, 4.0 * (1 + 2e-3)], chaotic).ok
+    assert not gradient_check(rows(losses, ((1.0, 2.0), (0.5, 0.3))), chaotic).ok
 
 
 def test_a_reference_that_diverged_or_is_missing_clears_nobody() -> None:

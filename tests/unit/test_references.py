@@ -48,6 +48,14 @@ def test_a_job_that_was_trained_in_this_boot_is_not_trained_again_and_another_on
     assert other.losses != first.losses
 
 
+def test_a_reference_knows_what_rounding_does_to_its_training(tmp_path: Path) -> None:
+    usual, _ = reference(plan_of("iterations=3"), tmp_path)
+    fast, _ = reference(plan_of("iterations=3", "optimizer.learning_rate=0.05"), tmp_path)
+    assert 0 < usual.loss_rounding < 1e-6
+    assert fast.loss_rounding > 2 * usual.loss_rounding
+    assert fast.norm_rounding > 0
+
+
 def test_projections_depend_on_name_and_shape_alone_in_whatever_order_they_are_asked_for() -> None:
     small, large = torch.arange(12.0), torch.linspace(0.0, 1.0, 1 << 18)
     begun = [projections("0.a", small), projections("0.b", small), projections("0.a", large)]
