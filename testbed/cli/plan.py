@@ -325,6 +325,11 @@ def routed(plan: Plan, routing: Routing, *, quiet: bool) -> tuple[Plan, tuple[st
         from testbed.plan.alone import with_alone
 
         plan = with_alone(plan)
+    if plan.background:
+        from testbed.plan.background import check_background
+        from testbed.plan.network_state import planned
+
+        check_background(plan, planned(plan.network), plan.network.name)
     return plan, remarks
 
 

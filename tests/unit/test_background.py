@@ -164,3 +164,13 @@ def test_the_commands_take_it(tmp_path: Path) -> None:
     assert [flow.rate_bps for flow in file.read(Path(plan)).background] == [700e6] * 2
     done = CliRunner().invoke(app, ["predict", plan, "--background", str(path)])
     assert isinstance(done.exception, BadInput)
+
+
+def test_beside_events_of_the_command_it_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    path, out = written(tmp_path, "from,to,rate", "paris,warsaw,10 Mbit/s"), tmp_path / "out"
+    words = ["run", "two-dc-longhaul", PP4, "--schedule", "1f1b", "--background", str(path), "--clock", "virtual"]
+    slower = ["--event", "link paris--warsaw rate 50 Mbit/s at 1 s"]
+    done = CliRunner().invoke(app, [*words, *slower, "--out", str(out)])
+    assert isinstance(done.exception, BadInput)
+    assert "no events beside it" in str(done.exception)
+    assert not out.exists()
