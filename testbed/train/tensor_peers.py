@@ -3,7 +3,7 @@
 Every sum, every gathered tensor and every common instant is one exchange: each sends what it has to all others and
 takes what they have. With two or four ranks nothing takes fewer trips. The receives of the next exchange of that size
 are posted as soon as the last one is over. Where a sum follows a sum at once, the word of that is still on its way:
-gloo announces the summand then, and sends it when the word is there (model/execute.py).
+gloo announces the summand then, and sends it when the word is there (model/tensor_exchange.py).
 """
 
 from __future__ import annotations
