@@ -45,8 +45,9 @@ LIMITS = {"virtual": 0.0005, "real": 0.02}
 SLOT_S = 0.02
 SITES = ("oslo", "bonn", "rome")
 GEOPIPE, RECHOSEN = "geopipe", "geopipe-rechosen"
-FULL = "4.2 MB"
-"""A message that takes nearly as long on a link of geopipe-three-region as a microbatch on a rank."""
+FULL, FEWER = "4.2 MB", 20
+"""A message that takes nearly as long on a link of geopipe-three-region as a microbatch on a rank, and so many
+microbatches that every rank has room for the messages of two iterations."""
 STEP = "link region-a--region-b rate 500 Mbit/s at iteration 2 + 400 ms"
 """A port of 400 Gbit/s is 1 Gbit/s there."""
 REAL = {
@@ -182,7 +183,8 @@ def geopipe(out: Path) -> command.GuestTraining:
 def rechosen(out: Path) -> command.GuestTraining:
     """The same step under messages that fill links: GeoPipe's extra forwards for links as planned, and from two
     iterations behind the step on those for half of the rate."""
-    files, full = (Path("geopipe-three-region"), Path("geopipe-llama2-13b")), [f"message={FULL}", "memory=135"]
+    files = Path("geopipe-three-region"), Path("geopipe-llama2-13b")
+    full = [f"message={FULL}", "memory=135", f"microbatches={FEWER}"]
     numbers = []
     for halved in ([], ["topology.links.0.rate=500 Mbit/s"]):
         plan = load_plan(*files, settings=[*full, *halved])
