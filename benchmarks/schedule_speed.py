@@ -37,7 +37,7 @@ from testbed.spec.workload import load_workload
 SHAPES = [(p, factor * p) for p in (4, 8, 16, 32, 64) for factor in (2, 4, 16)]
 PLAIN_UP_TO = 30_000
 LARGEST = (64, 1024)
-MOST_S, MOST_CPU_S, LEAST_PER_S, GROWTH = 5.0, 10.0, 1e6, 4.0
+MOST_S, MOST_CPU_S, MOST_COMPARED_CPU_S, LEAST_PER_S, GROWTH = 5.0, 10.0, 15.0, 1e6, 4.0
 """Of greedy with simulation at the largest shape; of `best`; actions that the event model does; and how far seconds
 per action of greedy may lie apart."""
 
@@ -91,8 +91,8 @@ def claim_of_all(ranks: int, microbatches: int, *, compared: bool) -> Claim:
         print(f"    {label:20s} {seconds:.4f} s" + ("" if memory_s is None else f", memory costs {memory_s:.4f} s"))
     what = f"`{'schedule compare' if compared else 'best'}`, P = {ranks}, M = {microbatches}, CPU time"
     got = f"{wall_s:.1f} s, {cpu_s:.1f} s of CPU time with this script's start"
-    asked, fine = ("(report)", None) if compared else (f"<= {MOST_CPU_S:g} s", cpu_s <= MOST_CPU_S)
-    return Claim(what, asked, got, fine, cpu_s, "s")
+    most_s = MOST_COMPARED_CPU_S if compared else MOST_CPU_S
+    return Claim(what, f"<= {most_s:g} s", got, cpu_s <= most_s, cpu_s, "s")
 
 
 class Times(NamedTuple):

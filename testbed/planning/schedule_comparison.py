@@ -16,7 +16,7 @@ from testbed.plan.plan import Plan
 from testbed.planning.noise import NoisySchedule, noisy_schedules, require_draws
 from testbed.planning.schedules import make
 from testbed.planning.ties import Range, ranges_of_orders, worst_s
-from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each
+from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each, kept_processes
 from testbed.schedule.registry import family_of
 from testbed.search.incumbent import Watch
 from testbed.search.proof import Proof
@@ -109,6 +109,13 @@ def compare_schedules(
     """
     if noise:
         require_draws(plan.jobs[0], ("--noise", "option"), noise)
+    with kept_processes():
+        return _compared(plan, choices, watch, source=source, strict=strict, noise=noise)
+
+
+def _compared(
+    plan: Plan, choices: Sequence[ScheduleChoice], watch: Watch | None, *, source: str | None, strict: bool, noise: int
+) -> Comparison:
     selected = make(plan, choices, None, watch, source=source, strict=strict)
     problems = {choice.label: costs.problem(plan, choice) for choice in selected.fitting}
     bounds = bounds_of(problems)

@@ -7,7 +7,8 @@ import math
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.errors import BadInput, DoesNotFit
@@ -70,7 +71,7 @@ def generate_each(
     if min(allowed, len(expensive)) < 2:
         expensive = []
     done: dict[int, PredictedSchedule | Misfit | _Refused] = {}
-    with _processes(min(allowed, len(expensive))) as pool:
+    with _processes_for(min(allowed, len(expensive))) as pool:
         # what looks at the links takes longest, so it goes first
         order = sorted(expensive, key=lambda index: not family_of(tasks[index].choice).uses_spare_memory)
         begun: dict[int, Future[PredictedSchedule | Misfit | _Refused]] = {}
@@ -104,6 +105,44 @@ def _generate(task: ScheduleRequest, watch: Watch | None = None) -> PredictedSch
         return _Refused(str(error))
     seconds = makespan(task.problem, generated.schedule, receives=task.receives) if task.judge else math.nan
     return PredictedSchedule(generated, seconds)
+
+
+class _Kept:
+    """The processes that a block keeps, and what ends them; None: none has been asked for yet."""
+
+    def __init__(self, ends: ExitStack) -> None:
+        self.ends = ends
+        self.pool: ProcessPoolExecutor | None = None
+
+
+_kept: ContextVar[_Kept | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def kept_processes() -> Iterator[None]:
+    """A block in which `generate_each` keeps its processes: to start one takes longer than many schedules do.
+
+    They end with the block, however that ends.
+    """
+    with ExitStack() as ends:
+        token = _kept.set(_Kept(ends))
+        try:
+            yield
+        finally:
+            _kept.reset(token)
+
+
+@contextmanager
+def _processes_for(count: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Processes that generate: those of the block that keeps some, or new ones; None for none."""
+    kept = _kept.get()
+    if kept is None or not count:
+        with _processes(count) as pool:
+            yield pool
+        return
+    if kept.pool is None:
+        kept.pool = kept.ends.enter_context(_processes(count))
+    yield kept.pool
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -24,7 +25,7 @@ from testbed.planning.resolve import load_plan
 from testbed.planning.schedule_comparison import compare_schedules
 from testbed.planning.schedules import Selection, candidates, choose, make, ranked, with_selected
 from testbed.schedule import evaluation, hints
-from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each
+from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each, kept_processes
 from testbed.schedule.family import Family
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.schedule_file import RecordedSchedule
@@ -209,6 +210,26 @@ def test_processes_make_what_this_one_makes(monkeypatch: pytest.MonkeyPatch) -> 
     alone, apart = generate_each(tasks, cores=1), generate_each(tasks, cores=2)
     assert alone == apart
     assert [isinstance(one, PredictedSchedule) for one in apart] == [False, True, True]
+
+
+def test_processes_are_kept_within_a_block_and_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "WORTH_PROCESSES", 0)
+    problem, before = uniform(4, 8, delay_s=1.0, cuts=(1,), memory=4), multiprocessing.active_children()
+    tasks = [ScheduleRequest(ScheduleChoice(schedule=name), problem, "early") for name in ("1f1b", "crosspipe-greedy")]
+
+    def twice() -> list[set[int | None]]:
+        found = []
+        for _ in range(2):
+            generate_each(tasks, cores=2)
+            found.append({process.pid for process in multiprocessing.active_children() if process not in before})
+        return found
+
+    assert twice() == [set(), set()]
+    with kept_processes():
+        first, second = twice()
+    assert len(first) == 2
+    assert first == second
+    assert multiprocessing.active_children() == before
 
 
 REPLICAS = {
