@@ -14,15 +14,21 @@ from testbed.spec.topology import Direction
 
 
 def _held_s(changes: Sequence[LinkEvent]) -> float:
-    """For how long links send nothing: of every direction the time, all of them one after the other at the worst."""
-    began: dict[int, LinkEvent] = {}
+    """For how long links send nothing: of every direction the time, all of them one after the other at the worst. Of
+    outages that overlap none is over before the last one is."""
+    began: dict[int, list[LinkEvent]] = {}
     total_s: dict[int, float] = {}
     for change in changes:
+        outages = began.setdefault(change.direction, [])
         if change.sends is False:
-            began.setdefault(change.direction, change)
-        elif change.sends is True and change.direction in began:
-            since = began.pop(change.direction).at
-            total_s[change.direction] = total_s.get(change.direction, 0.0) + change.at.seconds - since.seconds
+            outages.append(change)
+        elif change.sends is True and outages:
+            if len(outages) == 1:
+                before_s = total_s.get(change.direction, 0.0)
+                total_s[change.direction] = before_s + change.at.seconds - outages[0].at.seconds
+                outages.clear()
+            else:
+                outages.pop()
     return max(total_s.values(), default=0.0)
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from in_process import run_testbed
 
 from testbed.errors import BadInput
+from testbed.lab.metrics import Metrics
 from testbed.model.replay import on_the_way_s
 from testbed.plan.framing import MTU
 from testbed.plan.plan import Plan
@@ -378,3 +379,15 @@ def test_what_is_for_a_while_is_as_planned_afterwards() -> None:
     shared = [one for one in traffic if isinstance(one, LinkEvent) and one.direction == 0]
     assert [one.at.iteration for one in shared] == [1, 3, 5, 6]
     assert [one.rate_bps for one in shared] == pytest.approx([share * direction.rate_bps for share in (0.4, 1, 0.4, 1)])
+
+
+def test_tcp_waits_until_the_last_of_outages_that_overlap_is_over() -> None:
+    north = planned().network.directions[0]
+    first = "link NORTH down for 2 s at iteration 1 + 200 ms"
+    longer = f"link NORTH {north.source} -> {north.target} down for 5 s at iteration 1 + 1 s"
+    plan = planned(first, longer, "link NORTH down for 500 ms at iteration 3")
+    metrics = Metrics(plan.network, 1_000_000, [event for event in plan.events if isinstance(event, LinkEvent)])
+    usual = Metrics(planned().network, 1_000_000)
+    node, target = f"{north.source}/0", north.target
+    waits_ms, usual_ms = (of.of_route(node, target, (0,), (1,))["rto_min"] for of in (metrics, usual))
+    assert waits_ms - usual_ms == pytest.approx(5800 + 500, abs=2)
