@@ -155,12 +155,14 @@ class RunFiles:
         """What one process got that trained the same as a job in a case."""
         written = self.numerics["jobs"][self.plan.jobs[job].name]
         (cases,) = (cases for cases in trainings(self.plan.cases) if label in [case.label for case in cases])
+        rounding = written.get("rounding", {"loss": 0.0, "norm": 0.0})  # runs of earlier versions did not tell
         whole = ReferenceOutcome(
             losses=_numbers(written["reference_losses"]),
             gradient_norms=tuple(map(_numbers, written["reference_gradient_norms"])),
             took_s=written["reference_took_s"],
             refused=written["refused"],
-            **_rounding(written.get("rounding", {})),  # runs of earlier versions did not tell
+            loss_rounding=float(rounding["loss"]),
+            norm_rounding=float(rounding["norm"]),
         ).of_first(len(trained(self.plan, cases, job)))
         if written["refused"] or "weight" not in written["limits"]:  # runs of earlier versions did not tell
             return whole
@@ -177,10 +179,6 @@ class RunFiles:
         frame = frame[frame["job"] == job].copy()
         frame["projections"] = frame["projections"].map(tuple)
         return [kind(*values) for values in frame[list(kind._fields)].itertuples(index=False)]
-
-
-def _rounding(written: Mapping[str, float]) -> dict[str, float]:
-    return {f"{what}_rounding": float(value) for what, value in written.items()}
 
 
 def _rows(path: Path, label: str, job: int) -> list[IterationRow]:

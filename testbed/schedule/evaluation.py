@@ -107,7 +107,7 @@ def _generate(task: ScheduleRequest, watch: Watch | None = None) -> PredictedSch
     return PredictedSchedule(generated, seconds)
 
 
-class _Kept:
+class _KeptProcesses:
     """The processes that a block keeps, and what ends them; None: none has been asked for yet."""
 
     def __init__(self, ends: ExitStack) -> None:
@@ -115,7 +115,7 @@ class _Kept:
         self.pool: ProcessPoolExecutor | None = None
 
 
-_kept: ContextVar[_Kept | None] = ContextVar("kept", default=None)
+_kept: ContextVar[_KeptProcesses | None] = ContextVar("kept", default=None)
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def kept_processes() -> Iterator[None]:
     They end with the block, however that ends.
     """
     with ExitStack() as ends:
-        token = _kept.set(_Kept(ends))
+        token = _kept.set(_KeptProcesses(ends))
         try:
             yield
         finally:
