@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
-from functools import partial
 from pathlib import Path
 from typing import Any
 
