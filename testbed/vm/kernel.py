@@ -126,18 +126,9 @@ EDITS_OF_SERIES = {
             "\tdefault 4 if 64BIT\n",
             "a stack of this kernel holds a copy or two of these registers, for which its 16 KB are too few",
         ),
-    ),
-    "7.2": (
-        Edit(
-            "arch/um/kernel/tlb.c",
-            "\t\tif (pte_present(*pte)) {\n",
-            "\t\tif (pte_present(*pte) && (pte_young(*pte) || ops->mmap == kern_map)) {\n",
-            "a forked process maps a page when it first touches it, not all of its parent's at once without any right: "
-            "each costs a call on the host, and by the tenth plan of a boot those of one fork took a second",
-        ),
-    ),
+    )
 }
-"""What one series needs besides: 7.2 asks the host for the size of its registers, 6.12 has other words at a fork."""
+"""What one series needs besides: 7.2 asks the host for the size of its registers."""
 
 
 class RecipeDoesNotFit(RunFailed):
