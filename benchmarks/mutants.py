@@ -47,7 +47,7 @@ from testbed.train.assignment import ReferenceOutcome, last_compared
 from testbed.train.collective_runner import Messages
 from testbed.train.data import load_corpus
 from testbed.train.gpt import Gpt
-from testbed.train.optimizer import make_optimizer
+from testbed.train.optimizer import Optimizer, make_optimizer
 from testbed.train.reference import train_reference
 from testbed.train.schedule_run import ScheduleRun
 from testbed.train.stage import Stage
@@ -154,23 +154,20 @@ def _optimizer(change: Callable[[TrainingState], None], ranks: Sequence[int]) ->
 
 
 def _no_decay(one: TrainingState) -> None:
-    for group in one.optimizer.param_groups:
-        group["weight_decay"] = 0.0
+    one.optimizer.weight_decay = 0.0
 
 
 def _faster(one: TrainingState) -> None:
-    for group in one.optimizer.param_groups:
-        group["lr"] *= 1.01
+    one.optimizer.learning_rate *= 1.01
 
 
 def _off(one: TrainingState) -> None:
-    one.optimizer.step = lambda: None  # type: ignore[method-assign,assignment]
+    one.optimizer.step = lambda: None  # type: ignore[method-assign]
 
 
 def _norms_off(one: TrainingState) -> None:
     """Parameters that every tensor rank has are not stepped here."""
-    for group in one.optimizer.param_groups:
-        group["params"] = [parameter for parameter in group["params"] if parameter.dim() > 1]
+    one.optimizer.parameters = [parameter for parameter in one.optimizer.parameters if parameter.dim() > 1]
 
 
 def _at_end(change: Callable[[TrainingState, int], None]) -> Callable[[Any], Any]:
@@ -415,10 +412,9 @@ MUTANTS = [
 ]
 
 
-def _without_decay(spec: Any, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+def _without_decay(spec: Any, parameters: list[torch.nn.Parameter]) -> Optimizer:
     found = make_optimizer(spec, parameters)
-    for group in found.param_groups:
-        group["weight_decay"] = 0.0
+    found.weight_decay = 0.0
     return found
 
 

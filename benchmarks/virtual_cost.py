@@ -1,11 +1,12 @@
 """What does the virtual clock cost in CPU seconds, and does a light model give the same times?
 
-    python benchmarks/virtual_cost.py [--parts demo,light,cell,64] [--record [NAME]]
+    python benchmarks/virtual_cost.py [--parts demo,light,cell,light-cell,64] [--record [NAME]]
 
 `demo` is `testbed run two-dc-longhaul tiny-gpt-pp4 --clock virtual`; `light` the same with --light and 5 + 1 iterations
 instead of 10 + 2; `cell` a cell of a study of the demo's job, from the difference between a sweep of five and one of
-one; `64` a pipeline of 64 stages. User and system time of the whole process tree, guest included: on a busy machine
-processors that share a core and caches take up to twice as long for the same, so parts of one call are to be compared.
+one, `light-cell` the same with --light; `64` a pipeline of 64 stages. User and system time of the whole process tree,
+guest included: on a busy machine processors that share a core and caches take up to twice as long for the same, so
+parts of one call are to be compared.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from harness.record import Claim, Topic, finish
 
 JOB = ("two-dc-longhaul", "tiny-gpt-pp4")
 SHORT = ("--iterations", "5", "--set", "warmup=1")
-ASKED_S = {"light": 6.0, "cell": 1.5, "64": 20.0}
-"""Of the demo as it is nothing is asked: it is what the light one is held against."""
+ASKED_S = {"light": 6.0, "light-cell": 1.5, "64": 20.0}
+"""Of demo and cell as they are nothing is asked: they are what the light ones are held against."""
 
 WORDS = {
     "demo": "CPU of the demo on the virtual clock",
     "light": "CPU of the demo, --light, 5 + 1 iterations",
     "cell": "CPU of a cell of a study of the demo's job, 3 iterations",
+    "light-cell": "CPU of such a cell, --light",
     "64": "CPU of 64 stages, two schedules, 2 iterations",
 }
 MOST_APART_S = 3.1e-6
@@ -55,10 +57,10 @@ def run(out: Path, *words: str) -> float:
     return taken_s("run", *words, "--clock", "virtual", "--out", str(out))
 
 
-def sweep(out: Path, cells: int) -> float:
+def sweep(out: Path, cells: int, *more: str) -> float:
     """CPU seconds of a sweep of as many delays."""
     over = f"links.0.delay=5..80ms/{cells}" if cells > 1 else "links.0.delay=5ms"
-    return taken_s("sweep", *JOB, "--over", over, "--iterations", "3", "--jobs", "1", "--out", str(out))
+    return taken_s("sweep", *JOB, "--over", over, "--iterations", "3", "--jobs", "1", *more, "--out", str(out))
 
 
 def part(name: str, place: Path) -> float:
@@ -68,8 +70,9 @@ def part(name: str, place: Path) -> float:
             return run(place / name, *JOB)
         case "light":
             return run(place / name, *JOB, "--light", *SHORT)
-        case "cell":
-            few, many = sweep(place / "one", 1), sweep(place / "many", CELLS)
+        case "cell" | "light-cell":
+            more = ("--light",) if name == "light-cell" else ()
+            few, many = sweep(place / name / "one", 1, *more), sweep(place / name / "many", CELLS, *more)
             return (many - few) / (CELLS - 1)
         case stages:
             sizes = [f"{field}={stages}" for field in ("parallelism.pipeline", "model.layers", "memory")]
@@ -87,7 +90,7 @@ def medians(directory: Path) -> dict[str, Any]:
 
 def main() -> int:
     parser = options.parser(__doc__)
-    parser.add_argument("--parts", type=options.listed(str), default=["demo", "light", "cell", "64"])
+    parser.add_argument("--parts", type=options.listed(str), default=["demo", "light", "cell", "light-cell", "64"])
     arguments = parser.parse_args()
     claims = []
     with TemporaryDirectory(prefix="testbed-cost-") as scratch:

@@ -1,17 +1,24 @@
-"""Which testbed this is, for manifests; and a frozen copy of it, for guests whose input must not change under them."""
+"""Which testbed this is, for manifests; and a frozen copy of it, for guests whose input must not change under them.
+
+To compile a copy takes longer than to boot a guest, so the last ones that guests had are kept.
+"""
 
 from __future__ import annotations
 
 import compileall
 import hashlib
 import json
+import os
 import py_compile
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from testbed.errors import RunFailed
+from testbed.scratch import scratch_directory
 
 PACKAGE = Path(__file__).parent
 
@@ -19,6 +26,12 @@ _STAMP = "source.json"
 """In a frozen copy: what `identity` said when it was made. A checkout has none."""
 
 _GIT_LIMIT_S = 10
+
+_SEAL = "sha256"
+"""Beside a copy that is kept: of all that is in it."""
+
+_KEPT_S = 24 * 3600.0
+"""So long a copy stays that no guest is booted with: longer than any guest runs."""
 
 
 def identity() -> dict[str, Any]:
@@ -34,13 +47,18 @@ def identity() -> dict[str, Any]:
     return {"git": _git(), "source": _digest(PACKAGE)}
 
 
+def _source() -> str:
+    """The hash of the package's files."""
+    return str(identity()["source"]) if (PACKAGE / _STAMP).is_file() else _digest(PACKAGE)
+
+
 def freeze(directory: Path, *, guest_path: str | None = None) -> Path:
     """Copy the package into `directory` (made new), compiled; returns the copy, a directory `testbed`.
 
     `guest_path` is where a guest will see the copy: the same files then give the same bytes wherever they are copied
     from, byte-code included, whatever was compiled before. Raises RunFailed when a file does not compile.
     """
-    said = identity() if guest_path is None else {"source": identity()["source"]}
+    said = identity() if guest_path is None else {"source": _source()}
     copy = directory / PACKAGE.name
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     # never checked against the sources: a guest would spend system calls on that
@@ -51,10 +69,55 @@ def freeze(directory: Path, *, guest_path: str | None = None) -> Path:
     return copy
 
 
-def _digest(package: Path) -> str:
+def kept(guest_path: str) -> Path | None:
+    """A directory with a frozen copy for guests that see it there, from an earlier boot where there is one.
+
+    It lies in the user's cache; None where nothing can be kept there.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME")
+    place = (Path(caches) if caches else Path.home() / ".cache") / "testbed/source"
+    name = hashlib.sha256("\n".join((_source(), sys.version, guest_path)).encode()).hexdigest()[:16]
+    there = place / name
+    try:
+        if not _whole(there):
+            place.mkdir(parents=True, exist_ok=True)
+            _remove_unused(place)
+            _keep(there, guest_path)
+        os.utime(there)
+    except (OSError, RunFailed):  # no home, or a full or read-only disk: a guest's copy is made for it alone
+        return None
+    return there
+
+
+def _keep(there: Path, guest_path: str) -> None:
+    """Make a copy, and put it where it is kept; another command may be about to do the same."""
+    with scratch_directory("making-", there.parent) as scratch:
+        made = scratch / "made"
+        freeze(made, guest_path=guest_path)
+        (made / _SEAL).write_text(_digest(made / PACKAGE.name, compiled=True), encoding="ascii")
+        if there.exists() and not _whole(there):
+            shutil.rmtree(there)
+        if not there.exists():
+            made.rename(there)
+
+
+def _whole(copy: Path) -> bool:
+    """Whether a copy is there, as it was made."""
+    seal = copy / _SEAL
+    return seal.is_file() and seal.read_text(encoding="ascii") == _digest(copy / PACKAGE.name, compiled=True)
+
+
+def _remove_unused(place: Path) -> None:
+    for copy in place.iterdir():
+        if copy.stat().st_mtime < time.time() - _KEPT_S:
+            shutil.rmtree(copy)
+
+
+def _digest(package: Path, *, compiled: bool = False) -> str:
+    """Of all files; of byte-code too if `compiled`."""
     total = hashlib.sha256()
     for path in sorted(package.rglob("*")):
-        if not path.is_file() or "__pycache__" in path.parts:
+        if not path.is_file() or ("__pycache__" in path.parts and not compiled):
             continue
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         total.update(f"{path.relative_to(package)} {content}\n".encode())

@@ -53,7 +53,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "tune": (f"testbed tune {_JOB} {_NET}",),
     "study": ("testbed study smoke", "testbed study smoke --set clock=none"),
-    "sweep": (f"testbed sweep {_NET} {_JOB} --over links.0.delay=1..80ms/12",),
+    "sweep": (f"testbed sweep {_NET} {_JOB} --over links.0.delay=1..80ms/12 --light",),
     "knee": (f"testbed knee {_NET} {_JOB} --schedule geopipe",),
     "adapt": (
         f"testbed adapt {_NET} {_JOB} --schedule crosspipe-greedy --event 'link paris--warsaw delay x4 at 10'",

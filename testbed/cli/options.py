@@ -361,6 +361,12 @@ HostPriorityOption = Annotated[
 Iterations = Annotated[
     int | None, typer.Option(min=1, max=100_000, metavar="N", help="Measured iterations; default: the workload's.")
 ]
+Light = Annotated[
+    bool,
+    typer.Option(
+        "--light", help="On the virtual clock: train smaller models with the same messages, in the same time: less CPU."
+    ),
+]
 SchedulesFrom = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Take schedules from an earlier run's schedules.json; others are generated."),

@@ -52,13 +52,6 @@ _Control = Annotated[
     typer.Option("--control", help="Train every case once more with links that are not shaped: to tell the machine's."),
 ]
 
-_Light = Annotated[
-    bool,
-    typer.Option(
-        "--light", help="On the virtual clock: train smaller models with the same messages, in the same time: less CPU."
-    ),
-]
-
 
 def run(
     what: options.TopologyOrPlan,
@@ -93,7 +86,7 @@ def run(
     seed: options.SeedOption = None,
     wall_limit: options.WallLimit = None,
     picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
-    light: _Light = False,
+    light: options.Light = False,
     trust: options.Trust = False,
     settings: options.Settings = None,
     as_json: options.AsJson = False,

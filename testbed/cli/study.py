@@ -131,6 +131,7 @@ def sweep(
     schedule: options.Schedules = None,
     policy: options.Policies = None,
     iterations: options.Iterations = None,
+    light: options.Light = False,
     clock: Annotated[str, typer.Option(metavar="virtual|real|none", help="none: predicted, not measured.")] = "virtual",
     repetitions: Annotated[
         int, typer.Option(min=1, max=1000, metavar="N", help="Of every cell, on the virtual clock with seeds 1 to N.")
@@ -163,6 +164,7 @@ def sweep(
         "repetitions": repetitions,
         "clock": clock,
         "iterations": iterations,
+        "light": light,
         "claims": claim or [],
     }
     _take(validate(StudySpec, document, "sweep"), Path("sweep"), how, ())
@@ -199,6 +201,8 @@ def _take(study: StudySpec, written_in: Path, how: _Options, chosen: Sequence[st
     with reporter.step("reading the grid"):
         every = grid.cells_of(study, written_in, shaper)
     claims = study_run.claims_of(study, every, str(written_in))
+    for line in dict.fromkeys(line for cell in every for line in cell.said):
+        reporter.say(line)
     only = [every[number] for number in _numbers(chosen, len(every))] if chosen else every
     if how.list_only:
         _list(only, written_in, directory, as_json=how.as_json)

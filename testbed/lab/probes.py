@@ -1,4 +1,4 @@
-"""Probes of one link: round trips by ping, one-way delays and losses by UDP, rates by TCP; no helper process but ping.
+"""Probes of one link: round trips by ICMP echoes, one-way delays and losses by UDP, rates by TCP; no helper process.
 
 Both clocks ends are in this process: sockets are opened in the borders' namespaces, and CLOCK_MONOTONIC is one clock.
 """
@@ -8,26 +8,29 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-import re
 import select
 import socket
 import struct
-import subprocess
 import sys
 import termios
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from testbed.errors import RunFailed
 from testbed.lab.container import Container
+from testbed.lab.echoes import Echoes, exchange
 from testbed.lab.loss import LossCount, packets_to_send
 from testbed.lab.namespaces import inside
 from testbed.lab.sizing import RouteFacts, rate_probe_bytes
 from testbed.plan.framing import ETHERNET_HEADER, MSS, MTU
 
-_PING_BYTES = 98  # ping's frame: Ethernet, IP, ICMP, 56 bytes
+_PING_PAYLOAD_BYTES = 56
+_PING_BYTES = ETHERNET_HEADER + 20 + 8 + _PING_PAYLOAD_BYTES
+_PATIENCE_S = 1.0
+"""And two round trips: so long after the last ping its answer is waited for."""
+
 _PROBE_BYTES = ETHERNET_HEADER + 20 + 8 + 12
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_MAX_PACING_RATE = 32, 33, 47  # asm-generic; the socket module lacks them
 _WAITING_S = 0.02
@@ -105,14 +108,6 @@ def probe_overhead_s(rate_bps: float) -> float:
     return serialisation_s(_PROBE_BYTES, rate_bps)
 
 
-_PING_LINE = re.compile(r"icmp_seq=\d+ .*time=([0-9.]+) ms")
-
-
-def parse_ping(output: str) -> list[float]:
-    """Round-trip times in seconds from ping's lines."""
-    return [float(ms) / 1e3 for ms in _PING_LINE.findall(output)]
-
-
 _SHORT_WAIT_S = 0.1e-3
 """What a ping may wait for another one: a quarter of the band of delays."""
 _PROBES = 25
@@ -141,31 +136,17 @@ def round_trips(both: Sequence[Ends], rtt_s: float, slowest_bps: float, *, arriv
 def _round_trips_at_once(both: Sequence[Ends], rtt_s: float, slowest_bps: float, arriving: float) -> list[Spread]:
     count, needed = probes_for(arriving)
     interval = max(0.015, 8 * serialisation_s(_PING_BYTES, slowest_bps))
-    wait = max(1, round(2 * rtt_s + 0.5))
-    options = ["-n", "-c", str(count), "-i", f"{interval:.3f}", "-W", str(wait)]
-    running: list[tuple[Ends, subprocess.Popen[bytes]]] = []
-    results = []
-    try:
+    with ExitStack() as stack:
+        echoes = []
         for ends in both:
-            running.append((ends, ends.source.popen(["ping", *options, ends.target_address])))
-        for ends, popen in running:
-            try:
-                out, err = popen.communicate(timeout=count * interval + 10 * rtt_s + 5 + wait)
-            except subprocess.TimeoutExpired as late:
-                raise RunFailed(f"ping {ends.source.name} -> {ends.target_address}: no end") from late
-            times = parse_ping(out.decode())
-            if len(times) < needed:
-                said = f"{out.decode()}{err.decode()}"
-                raise RunFailed(
-                    f"ping {ends.source.name} -> {ends.target.name}: {len(times)} of {count} came back\n{said}"
-                )
-            results.append(spread(times))
-    finally:
-        for _, popen in running:
-            if popen.poll() is None:
-                popen.kill()
-                popen.wait()
-    return results
+            own = stack.enter_context(_socket(ends.source, socket.SOCK_RAW, socket.IPPROTO_ICMP))
+            echoes.append(Echoes(own, ends.target_address, _PING_PAYLOAD_BYTES))
+        exchange(echoes, count, interval, 2 * rtt_s + _PATIENCE_S)
+    for ends, echo in zip(both, echoes, strict=True):
+        if len(echo.round_trips_s) < needed:
+            came = f"{len(echo.round_trips_s)} of {count} came back"
+            raise RunFailed(f"ping {ends.source.name} -> {ends.target.name}: {came}")
+    return [spread(echo.round_trips_s) for echo in echoes]
 
 
 _STAMP = struct.Struct("=iq")
@@ -398,6 +379,6 @@ def _pace(sender: socket.socket, rate_bps: float) -> None:
     sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("Q", int(rate_bps / 8)))
 
 
-def _socket(container: Container, kind: socket.SocketKind) -> socket.socket:
+def _socket(container: Container, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
     with inside(container.pid):
-        return socket.socket(socket.AF_INET, kind)
+        return socket.socket(socket.AF_INET, kind, protocol)

@@ -7,9 +7,9 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from testbed.errors import listed
 from testbed.spec.document import (
@@ -176,8 +176,17 @@ class StudySpec(StrictModel):
     )
     clock: Literal["virtual", "real", "none"] = Field(default="virtual", description="none: predicted, not measured")
     iterations: int | None = Field(default=None, ge=1, description="measured ones; default: each workload's")
+    light: bool = Field(
+        default=False, description="on the virtual clock: smaller models with the same messages, in the same time"
+    )
     published: PublishedSpec | None = Field(default=None, description="times from a paper, to be shown beside ours")
     claims: list[str] = Field(default=[], description="what is to hold, as docs/studies.md writes it")
+
+    @model_validator(mode="after")
+    def _light_where_time_is_virtual(self) -> Self:
+        if self.light and self.clock == "real":
+            raise FieldError("light", True, "clock: virtual: another clock sees what a model computes")
+        return self
 
     @field_validator("over")
     @classmethod

@@ -14,6 +14,7 @@ from testbed import source
 from testbed.errors import BadInput, listed
 from testbed.plan.plan import Clock, Plan
 from testbed.planning import file, resolve, schedules
+from testbed.planning.light import lighter
 from testbed.routing.apply import with_policies
 from testbed.routing.policies import choose
 from testbed.spec.choice import ScheduleChoice
@@ -43,6 +44,8 @@ class StudyCell(NamedTuple):
     """The workloads' files."""
     published: Mapping[str, float]
     """What a paper says an iteration takes, in seconds, by label of the schedule."""
+    said: tuple[str, ...] = ()
+    """Of its models, where light ones are asked for."""
 
     def words(self) -> str:
         """What tells it from the others, in a line."""
@@ -104,6 +107,7 @@ def _cells(
         times_s = {} if published is None else published.at(*names, values, made.jobs[0].workload.microbatches)
         if published is not None and published.only and not times_s:
             continue
+        made, said = lighter(made) if study.light else (made, [])
         for repetition in range(1, study.repetitions + 1):
             virtual = study.clock == "virtual"
             clock = Clock("virtual", repetition) if virtual else Clock("real")
@@ -120,7 +124,7 @@ def _cells(
                 str(digest),
             ]
             key = hashlib.sha256("\n".join(decides).encode()).hexdigest()[:_KEY_DIGITS]
-            yield StudyCell(number, key, *names, values, repetition, plan, tuple(files), times_s)
+            yield StudyCell(number, key, *names, values, repetition, plan, tuple(files), times_s, tuple(said))
             number += 1
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
+import testbed.train.gpt
+import testbed.train.gpt_layers
 import testbed.train.worker  # noqa: F401 - imported to be there after the fork
 
 torch.set_num_threads(1)
-torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports another 800 modules: once, here

@@ -7,6 +7,7 @@ sub-blocks (subsets of a stage's layers) real computation rather than a fraction
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -33,6 +34,28 @@ class _InFlight:
     """Gradient of the next layer (from the top) to run backward through."""
     products: list[list[WeightProduct]] = field(default_factory=list)
     """Per layer from the top, the weight products that its input gradient left."""
+
+
+class _Seed(torch.autograd.Function):
+    """A scalar whose backward hands on the gradient that was given with its input."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        ctx.gradient = gradient
+        return output.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.gradient, None
+
+
+def _backward(output: torch.Tensor, gradient: torch.Tensor | None) -> None:
+    """Backward through what made `output`; without its `gradient`: it is a loss.
+
+    To hand a gradient to torch's own `backward` is to import a package for symbolic arithmetic: 400 modules.
+    """
+    loss = output if gradient is None else _Seed.apply(output, gradient)  # type: ignore[no-untyped-call]
+    loss.backward()
 
 
 class Stage:
@@ -127,7 +150,7 @@ class Stage:
                 output = self._layer(len(state.inputs), leaf, state)
             if collect:
                 self.store.collecting = []
-            torch.autograd.backward(output, state.gradient)
+            _backward(output, state.gradient)
             if collect:
                 assert self.store.collecting is not None
                 state.products.append(self.store.collecting)

@@ -8,6 +8,7 @@ from functools import cache
 import torch
 
 from testbed.pipeline.memory import RankBytes
+from testbed.train.optimizer import Optimizer
 from testbed.train.stage import Stage
 
 
@@ -56,7 +57,7 @@ def _names_of_saved(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_saved_"))
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+def optimizer_tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     """The states of an optimizer."""
     for state in optimizer.state.values():
         yield from (value for value in state.values() if isinstance(value, torch.Tensor))
@@ -65,9 +66,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor
 class Memory:
     """The memory of one rank; counting takes about a millisecond."""
 
-    def __init__(
-        self, stages: Sequence[Stage], optimizer: torch.optim.Optimizer, messages: Sequence[torch.Tensor]
-    ) -> None:
+    def __init__(self, stages: Sequence[Stage], optimizer: Optimizer, messages: Sequence[torch.Tensor]) -> None:
         """`messages` are the tensors of those buffers that activations may look at."""
         self._stages, self._optimizer, self._messages = stages, optimizer, messages
 

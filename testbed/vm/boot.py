@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from testbed import source
 from testbed.errors import ExitCode, Interrupted, MachineLacks, RunFailed
 from testbed.files import remove_partial
 from testbed.lab import namespaces as ns
@@ -31,7 +32,7 @@ from testbed.progress import Replay
 from testbed.session.machine_report import MACHINE_VARIABLE
 from testbed.train.launcher import WORKER_ENVIRONMENT
 from testbed.vm import guest_request as request
-from testbed.vm.guest_files import PYTHON, SEARCH_PATH, SOURCE, hide_secrets, lay_out
+from testbed.vm.guest_files import PACKAGE, PYTHON, SEARCH_PATH, SOURCE, hide_secrets, lay_out
 from testbed.vm.guest_machine import GuestMachine
 from testbed.vm.idle import idlest_cpu
 from testbed.vm.kernel import SEED_VARIABLE
@@ -46,8 +47,8 @@ TIME_TRAVEL_START_NS = 1_731_801_600 * 10**9
 _PRIVATE = Path("/dev/shm")
 """In the sandbox: a tmpfs of our own, with the guest's memory, the job and the results bound into it."""
 
-_ROOT, _KERNEL = _PRIVATE / "root", _PRIVATE / "linux"
-"""The guest's root and its kernel, of which nothing says where they come from."""
+_ROOT, _KERNEL, _COPY = _PRIVATE / "root", _PRIVATE / "linux", _PRIVATE / "copy"
+"""The guest's root, its kernel and its copy of the package, of which nothing says where they come from."""
 
 _REAL_TIME_NICENESS = -15
 """A guest in real time has one CPU for everything: whatever else this machine does must wait for it."""
@@ -128,10 +129,10 @@ def run_assignments(
     for assignment in assignments:
         if assignment.out is not None:
             assignment.out.mkdir(parents=True, exist_ok=True)
-    answer = os.memfd_create("testbed-boot")
+    answer, copy = os.memfd_create("testbed-boot"), source.kept(PACKAGE)
     try:
         run_in_sandbox(
-            lambda: _answer(answer, lambda: _supervise(machine, assignments, limit_s, training, hear, memory_mb)),
+            lambda: _answer(answer, lambda: _supervise(machine, assignments, copy, limit_s, training, hear, memory_mb)),
             own_proc=False,
         )
         os.lseek(answer, 0, os.SEEK_SET)
@@ -182,12 +183,13 @@ def _answer(answer: int, body: Callable[[], dict[str, Any]]) -> int:
 def _supervise(
     machine: GuestMachine,
     assignments: Sequence[Assignment],
+    copy: Path | None,
     limit_s: float,
     training: bool,
     hear: Replay | None,
     memory_mb: int,
 ) -> dict[str, Any]:
-    job_directory = _prepare(machine, assignments, training)
+    job_directory = _prepare(machine, assignments, copy, training)
     watch = _Watch(job_directory, len(assignments), hear or _to_stderr)
     began = time.monotonic()
     kernel = _start(machine, memory_mb)
@@ -239,7 +241,7 @@ def _await_last_word(kernel: subprocess.Popen[bytes], watch: _Watch, began: floa
         watch.look(time.monotonic() - began)
 
 
-def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], training: bool) -> Path:
+def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], copy: Path | None, training: bool) -> Path:
     """Lay out what the guest sees: everything read-only, a tmpfs with the job, the results directories in it."""
     results = [
         None if assignment.out is None else os.open(assignment.out, os.O_PATH | os.O_DIRECTORY)
@@ -273,8 +275,10 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], training:
         (job / request.standard_error(number)).touch()
     try:
         ns.bind(machine.kernel, _KERNEL)
+        if copy is not None:
+            ns.bind(copy, _COPY)
         hide_secrets()
-        lay_out(_ROOT)
+        lay_out(_ROOT, None if copy is None else _COPY)
     except OSError as error:
         raise MachineLacks(f"the guest's file system cannot be laid out: {error}") from error
     (job / request.REPORT_FILE).touch()

@@ -156,7 +156,6 @@ def _run_job(job: request.GuestJob, reporter: _Reporter) -> list[int]:
     _warm(WARM_TASK, reporter, "imported the task")
     if job.training:
         _warm(WARM_TRAINING, reporter, "imported torch")
-    gc.collect()
     gc.freeze()
     gc.enable()
     if job.virtual and job.training:

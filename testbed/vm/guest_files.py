@@ -24,6 +24,7 @@ from testbed.lab import namespaces as ns
 
 TOP = "testbed"
 SOURCE = f"/{TOP}/source"
+PACKAGE = f"{SOURCE}/{source.PACKAGE.name}"
 PYTHON = f"/{TOP}/environment/bin/python"
 SEARCH_PATH = ":".join(
     (
@@ -38,8 +39,10 @@ _MOUNTED_IN_GUEST = ("proc", "sys", "run")
 """The guest mounts its own there before it looks for anything."""
 
 
-def lay_out(root: Path) -> None:
+def lay_out(root: Path, copy: Path | None) -> None:
     """Make the guest's root, a read-only directory. In a mount namespace of our own, as its root.
+
+    `copy` has the package, frozen for SOURCE; None: it is frozen now.
 
     Raises RunFailed when a file of the package does not compile, MachineLacks for a Python outside its installation.
     """
@@ -48,7 +51,10 @@ def lay_out(root: Path) -> None:
     _machine(root)
     top = root / TOP
     top.mkdir()
-    source.freeze(top / "source", guest_path=f"{SOURCE}/{source.PACKAGE.name}")
+    if copy is None:
+        source.freeze(top / "source", guest_path=PACKAGE)
+    else:
+        ns.bind(copy, top / "source")
     _python(top)
     ns.make_read_only(str(root))
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 from testbed import source
 
@@ -61,6 +65,36 @@ def test_editing_the_package_does_not_reach_what_was_frozen(tmp_path: Path) -> N
     copy = source.freeze(tmp_path)
     (copy / "__init__.py").write_text("raise SystemExit('not the frozen one')")
     assert ask(copy, "import testbed; print(testbed.__version__)", tmp_path)
+
+
+def test_a_guests_copy_is_kept_until_it_is_damaged_or_not_used_for_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    other = tmp_path / "testbed/source/of-another-version"
+    other.mkdir(parents=True)
+    copy = source.kept("/there/testbed")
+    assert copy is not None
+    fresh = source.freeze(tmp_path / "fresh", guest_path="/there/testbed")
+    assert contents(copy / "testbed") == contents(fresh)
+    with monkeypatch.context() as without:
+        without.setattr(compileall, "compile_dir", lambda *words, **options: pytest.fail("compiled again"))
+        assert source.kept("/there/testbed") == copy
+    os.utime(other, (time.time() - 25 * 3600,) * 2)
+    (compiled,) = (copy / "testbed/__pycache__").glob("units.*.pyc")
+    compiled.write_bytes(b"damaged")
+    assert source.kept("/there/testbed") == copy
+    assert contents(copy / "testbed") == contents(fresh)
+    assert [path.name for path in other.parent.iterdir()] == [copy.name]
+    elsewhere = source.kept("/elsewhere/testbed")
+    assert elsewhere is not None
+    assert contents(elsewhere / "testbed") != contents(fresh)
+
+
+def test_where_nothing_can_be_kept_no_copy_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "testbed").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert source.kept("/there/testbed") is None
 
 
 def test_the_commit_is_of_the_repository_that_a_directory_is_in(tmp_path: Path) -> None:

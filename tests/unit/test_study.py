@@ -19,8 +19,10 @@ from in_process import run_testbed
 from processes import wait_until
 
 from testbed.cli.study import exit_code
-from testbed.errors import ExitCode
+from testbed.errors import BadInput, ExitCode
 from testbed.plan.network_state import planned
+from testbed.plan.plan import Plan
+from testbed.planning.prediction import iteration_times
 from testbed.planning.resolve import overrides_of
 from testbed.spec.setting import setting
 from testbed.spec.study import StudyAxis, StudySpec, axis_of_text, spread, study_of
@@ -136,6 +138,26 @@ def test_a_key_is_of_all_that_decides_a_cell(tmp_path: Path) -> None:
         key(set={"topology.links.0.rate": "2 Gbit/s"}),
     ]
     assert len({same, *changed}) == 6
+
+
+def test_light_cells_have_smaller_models_and_are_predicted_alike(tmp_path: Path) -> None:
+    def cell(**fields: Any) -> tuple[cells.StudyCell, Plan]:
+        path = study_file(tmp_path, schedules=["1f1b", "zb-h1"], clock="virtual", **fields)
+        (found,) = cells.cells_of(study_of(path), path)
+        return found, cells.finished_plan(found, study_of(path))
+
+    (whole, plan), (light, other) = cell(), cell(light=True)
+    assert light.key != whole.key
+    assert (len(light.said), whole.said) == (1, ())
+    assert other.jobs[0].workload.model.parameter_count() < plan.jobs[0].workload.model.parameter_count() / 2
+    assert [iteration_times(other, case) for case in other.cases] == [
+        iteration_times(plan, case) for case in plan.cases
+    ]
+
+
+def test_light_models_are_refused_where_time_is_not_virtual(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="light"):
+        study_of(study_file(tmp_path, light=True, clock="real"))
 
 
 def test_words_of_an_axis_set_several_fields(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from in_process import run_testbed
 
 from testbed.plan.plan import Plan
 from testbed.planning import file
+from testbed.planning.light import lighter
 
 MARKS = [pytest.mark.root, pytest.mark.timeout(1800)]
 """Of a file whose plans share the boot: the first test waits for all of them, on a machine that has much to do."""
@@ -32,6 +33,13 @@ class Asked(NamedTuple):
     plan: Plan
     shaper: str = "netem"
     quiet: bool = True
+    light: bool = True
+    """Whether its models may be smaller ones, with the same messages in the same time (planning/light.py)."""
+
+    @property
+    def trained(self) -> Plan:
+        """The plan that is trained."""
+        return lighter(self.plan)[0] if self.light else self.plan
 
 
 class Measured(NamedTuple):
@@ -57,7 +65,7 @@ def train(directory: Path, asked: Mapping[str, Asked]) -> dict[str, Measured]:
     trainings = []
     for number, one in enumerate(asked.values()):
         plan = directory / f"{number}.plan.json"
-        plan.write_text(file.to_json(one.plan))
+        plan.write_text(file.to_json(one.trained))
         trainings.append([str(plan), str(directory / str(number)), one.shaper, one.quiet])
     listed = directory / "trainings.json"
     listed.write_text(json.dumps(trainings))
@@ -66,6 +74,6 @@ def train(directory: Path, asked: Mapping[str, Asked]) -> dict[str, Measured]:
     assert done.returncode == 0, done.stderr
     documents = json.loads(done.stdout.splitlines()[-1])
     return {
-        name: Measured(one.plan, document, directory / str(number), done.stderr)
+        name: Measured(one.trained, document, directory / str(number), done.stderr)
         for number, ((name, one), document) in enumerate(zip(asked.items(), documents, strict=True))
     }
