@@ -275,6 +275,17 @@ def _iperf3() -> str:
     return _run("iperf3", "--version").splitlines()[0]
 
 
+def _isolation() -> str:
+    from testbed.lab import confinement
+
+    _in_child(lambda: _require(confinement.lacks()))
+    return f"workers are user {confinement.WORKER_USER} without capabilities, on read-only files"
+
+
+def _require(lacks: str | None) -> None:
+    _unless(lacks, "")
+
+
 def _sched_fifo() -> str:
     _in_child(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(20)))
     return "SCHED_FIFO is allowed"
@@ -364,6 +375,9 @@ _PROBES = (
     _Probe("ping", _ping, "apt-get install iputils-ping", in_namespace=True),
     _Probe("iperf3", _iperf3, "apt-get install iperf3", needed=False),
     _Probe("sched_fifo", _sched_fifo, "give the process CAP_SYS_NICE", needed=False),
+    _Probe(
+        "isolation", _isolation, "run as root, in a container with SETUID and SETGID", needed=False, in_namespace=True
+    ),
     _Probe("spinners", _spinners, "use a sandbox that lets SCHED_IDLE be asked for", needed=False),
     _Probe("real_time", _real_time, _REAL_TIME_REMEDY, needed=False, otherwise=_REAL_TIME),
     _Probe("halting", _halting, "stop other load, and try again", needed=False),

@@ -133,22 +133,12 @@ def require_sandbox() -> None:
 
 
 def _fork_into_new_pid_namespace() -> int:
-    home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        ns.unshare(ns.CLONE_NEWPID)
-        pid = -1
-        try:
-            pid = os.fork()
-        finally:
-            if pid != 0:
-                ns.setns(home, ns.CLONE_NEWPID)  # or this process could never fork again
+        return ns.fork_into_new_pid_namespace()
     except PermissionError as error:
         raise MachineLacks(f"cannot make the lab's namespaces ({error}); {_REMEDY}") from error
     except OSError as error:
         raise RunFailed(f"cannot make the lab's namespaces: {in_words(error)}") from error
-    finally:
-        os.close(home)
-    return pid
 
 
 def _fork_into_new_user_namespace() -> int:

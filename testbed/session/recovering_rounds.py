@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from testbed.errors import RunFailed
 from testbed.goodput.spans import Span, Spending
+from testbed.lab.confinement import let_workers_write
 from testbed.plan.recovery import Failure
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop, Resumed
@@ -111,6 +112,7 @@ class RecoveringRounds:
     def __iter__(self) -> Iterator[Round]:
         with tempfile.TemporaryDirectory(prefix="saved-", dir=self._job.workers.directory) as directory:
             self._directory = Path(directory)
+            let_workers_write(self._directory)
             yield from self._trained()
 
     def _trained(self) -> Iterator[Round]:
@@ -168,6 +170,7 @@ class RecoveringRounds:
         began_s = time.monotonic()
         directory = self._directory / f"before-{span.iteration}"
         directory.mkdir()
+        let_workers_write(directory)
         fails = None if span.failure is None else FailAt(span.failure.rank, began_s + span.seconds)
         try:
             self._job.loop.ask({0: SaveState(str(directory), fails)}, self._job.deadline, "save its state")

@@ -142,6 +142,7 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
         **asked_of(plan),
         "torch_import_s": round(max(imported_s), 3),
         "lab": lab.describe(),
+        "confinement": live.standing.confinement.described(),
         "pinning": pinned._asdict(),
         "links": links.summary(),
         "deadlines": {"connect": asdict(connecting)},

@@ -7,10 +7,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
+from pickle import UnpicklingError
 from typing import Any, NoReturn
 
 from testbed.errors import RunFailed
 from testbed.train import protocol
+from testbed.train.received import receive
 
 _CULPRIT_GRACE_S = 1.0
 """So much later than a peer's complaint, a worker's death may become known."""
@@ -72,9 +74,11 @@ class ConnectedWorkers(ABC):
         self.workers[rank].send(message)
 
     def reply(self, rank: int) -> Any:
-        """What a worker that has something to say says; None when it has ended."""
+        """What a worker that has something to say says, or that it is no message; None when it has ended."""
         try:
-            return self.workers[rank].recv()
+            return receive(self.workers[rank])
+        except UnpicklingError as error:
+            return protocol.Failed(rank, f"it said what no worker says: {error}")
         except (EOFError, OSError):
             return None
 
@@ -87,8 +91,8 @@ class ConnectedWorkers(ABC):
 
     def _hear(self, teller: Connection) -> None:
         try:
-            message = teller.recv()
-        except (EOFError, OSError):
+            message = receive(teller)
+        except (UnpicklingError, EOFError, OSError):
             self._gone(teller)
             return
         if isinstance(message, protocol.Exited):

@@ -11,15 +11,19 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from pathlib import Path
+from pickle import UnpicklingError
 from types import TracebackType
 from typing import NoReturn
 
 from testbed.errors import RunFailed
+from testbed.lab.confinement import Confinement, plain_environment
 from testbed.train import protocol
 from testbed.train.assignment import ReferenceOutcome
 from testbed.train.connected_workers import ConnectedWorkers
+from testbed.train.received import receive
 
 IMPORT_DEADLINE_S = 300.0
 _ANSWER_MARGIN_S = 10.0
@@ -70,7 +74,7 @@ def _started_server(fds: Sequence[int]) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "testbed.train.fork_server", *map(str, fds)],
         pass_fds=fds,
         stdin=subprocess.DEVNULL,
-        env={**os.environ, **WORKER_ENVIRONMENT},
+        env={**plain_environment(os.environ), **WORKER_ENVIRONMENT},
         process_group=0,  # Ctrl-C is for whoever leaves the Launcher, which ends it
     )
 
@@ -98,8 +102,10 @@ def _forked_server(not_its: Sequence[Connection], fds: Sequence[int]) -> _Forked
 class Launcher(ConnectedWorkers):
     """A fork server and its workers, one per rank. A context manager: leaving it ends every process."""
 
-    def __init__(self, n_ranks: int) -> None:
+    def __init__(self, n_ranks: int, confinement: Confinement | None = None) -> None:
+        """`confinement`, of workers that will live in containers, and of whatever else runs the job's code."""
         self.n_ranks = n_ranks
+        self._confinement = confinement
         self.world: protocol.WorldSpec | None = None
         self._imported_s: float | None = None
         self._asked: protocol.TrainReference | None = None
@@ -166,8 +172,8 @@ class Launcher(ConnectedWorkers):
 
     def ask_for_reference(self, request: protocol.TrainReference) -> None:
         """Have one process train the same, as soon as torch is imported; `reference` waits for it. Raises RunFailed."""
-        self._asked = request
-        self._tell_fork_server(request)
+        self._asked = replace(request, confinement=self._confinement)
+        self._tell_fork_server(self._asked)
 
     @property
     def asked_for_reference(self) -> bool:
@@ -185,13 +191,19 @@ class Launcher(ConnectedWorkers):
 
     def fork_workers(self, world: protocol.WorldSpec) -> None:
         """See ConnectedWorkers."""
-        self.world = world
-        self._tell_fork_server(protocol.StartWorkers(world))
+        self.world = replace(world, confinement=self._confinement)
+        self._tell_fork_server(protocol.StartWorkers(self.world))
 
     def join(self, world: protocol.WorldSpec) -> protocol.Join:
         """See ConnectedWorkers."""
-        self.world = world
-        return super().join(world)
+        self.world = replace(world, confinement=self._confinement)
+        return super().join(self.world)
+
+    def _tell(self, rank: int, message: object) -> None:
+        super()._tell(rank, message)
+        if isinstance(message, protocol.Join) and message.world.confinement is not None:
+            with message.world.log_file(rank).open("a") as log:
+                reduction.send_handle(self.workers[rank], log.fileno(), 0)
 
     def _gone(self, teller: Connection) -> NoReturn:
         raise RunFailed(_FORK_SERVER_DIED)
@@ -205,8 +217,7 @@ class Launcher(ConnectedWorkers):
     def log(self, rank: int) -> str:
         """See ConnectedWorkers."""
         assert self.world is not None
-        name = self.world.first_rank + rank
-        path = Path(self.world.logs) / f"rank{name}.log"
+        name, path = self.world.first_rank + rank, self.world.log_file(rank)
         lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:] if path.exists() else []
         return "".join(f"\n  rank {name} | {line}" for line in lines)
 
@@ -220,6 +231,6 @@ class Launcher(ConnectedWorkers):
         try:
             if not connection.poll(deadline_s):
                 raise RunFailed(f"the fork server did not {what} within {deadline_s:.0f} s")
-            return connection.recv()
-        except (EOFError, ConnectionResetError):
+            return receive(connection)
+        except (UnpicklingError, EOFError, ConnectionResetError):
             raise RunFailed(f"the fork server ended before it could {what}") from None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from testbed.lab.confinement import Confinement
 from testbed.spec.workload import Workload
 from testbed.train.assignment import IterationRecord, ReferenceOutcome, TimedSchedule, TrainingTask
 
@@ -50,6 +52,12 @@ class WorldSpec:
     """Connections between any two of the ranks."""
     cores: tuple[int, ...] = ()
     """Per rank, the processor core that it and its threads stay on; empty: any."""
+    confinement: Confinement | None = None
+    """Of workers in containers: they are handed their logs, which they could not open."""
+
+    def log_file(self, rank: int) -> Path:
+        """Where a worker's words go."""
+        return Path(self.logs) / f"rank{self.first_rank + rank}.log"
 
 
 # launcher -> fork server
@@ -65,6 +73,8 @@ class TrainReference:
     deadline_s: float
     lasts: tuple[int, ...] = ()
     """The iterations that are the last one compared of a case."""
+    confinement: Confinement | None = None
+    """Of the process, which needs no directory to write to."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +176,9 @@ class Leave:
 
 @dataclass(frozen=True)
 class Join:
-    """Join another process group, in the same container; answered by Ready when its connections are up and warm."""
+    """Join another process group, in the same container; answered by Ready when its connections are up and warm.
+
+    To workers that are confined, the descriptor of their new log comes next."""
 
     world: WorldSpec
 
