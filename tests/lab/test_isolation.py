@@ -8,16 +8,20 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from escapes import TOPOLOGY, WORKLOAD, got_out, stranger, told
+from ordinary_user import as_user
 
 from testbed.errors import ExitCode
 from testbed.lab.capabilities import SYS_NICE, Capability, lacking
 from testbed.lab.confinement import MOST_TASKS, WORKER_USER
+from testbed.vm import kernel
 
 pytestmark = pytest.mark.root
 ROOT = Path(__file__).parents[2]
@@ -58,13 +62,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [report | {"out": str(here / "out")} for report in reports]
 
 
-def command(here: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A run with a model of this code."""
+def command(here: Path, code: str, before: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+    """A run with a model of this code; `before` begins the command line."""
     (here / "stranger.py").write_text(code)
     (here / "job.yaml").write_text(WORKLOAD)
     (here / "pair.yaml").write_text(TOPOLOGY)
     return subprocess.run(
-        [sys.executable, "-P", "-m", "testbed", "run", "pair.yaml", "job.yaml", "--out", "out", "--quiet"],
+        [*before, sys.executable, "-P", "-m", "testbed", "run", "pair.yaml", "job.yaml", "--out", "out", "--quiet"],
         cwd=here,
         env={**os.environ, **environment},
         capture_output=True,
@@ -101,6 +105,27 @@ def test_what_it_sees_is_its_own(found: list[dict[str, Any]]) -> None:
         assert "SECRET" not in report["here"]
     manifest = json.loads((Path(found[0]["out"]) / "manifest.json").read_text())
     assert manifest["confinement"] == {"user": WORKER_USER, "stays": "", "capabilities": []}
+
+
+def test_of_a_user_too_who_cannot_become_somebody_else() -> None:
+    """In a user namespace workers stay who started the lab: they may signal what its containers run, no more."""
+    own_tap = 'mount -t tmpfs none /dev/net && mknod -m 666 /dev/net/tun c 10 200 && exec "$@"'
+    with tempfile.TemporaryDirectory(prefix="testbed-user-") as name:
+        here = Path(name)
+        here.chmod(0o777)
+        (here / "SECRET").write_text("key")
+        before = ["unshare", "--mount", "sh", "-c", own_tap, "sh", *as_user(here, kernel.cache_directory())]
+        known = {"HERE": name, "HOME": name, "PYTHON": sys.prefix, "HOST_PID": os.getpid()}
+        done = command(here, stranger(**known, PORT=1, SOCKET="nobody-listens"), before)
+        assert done.returncode in (ExitCode.OK, ExitCode.UNTRUSTED), done.stderr
+        reports = told("".join(path.read_text() for path in sorted((here / "out/logs").iterdir())))
+        manifest = json.loads((here / "out/manifest.json").read_text())
+    assert manifest["confinement"]["stays"] == "a user namespace has one user"
+    assert len(reports) == 2
+    for report in reports:
+        assert got_out(report["tried"]) == {"kill the container": "done", "become root": "done"}  # which it is called
+        assert report["home"] == []
+        assert not int(report["capabilities"][2], 16) & ~(1 << SYS_NICE.bit)
 
 
 PICKLED = """
