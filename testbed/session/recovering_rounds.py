@@ -38,6 +38,10 @@ class ReplacedWorkers(Protocol):
     def replace(self) -> None:
         """End those that are left, and have new ones connect in their places. Raises RunFailed."""
 
+    def out_of_memory(self) -> str | None:
+        """The node of which the kernel has ended a worker for want of memory, and its limit; None: there is none, or
+        nobody could be replaced."""
+
 
 class LabWorkers:
     """Those of a lab that stands: its containers and links stay as they are."""
@@ -61,6 +65,10 @@ class LabWorkers:
         self._replaced += 1
         world = replace(self._world, store=f"{self._world.store}-{self._replaced}")
         self._standing.replace_workers(self._loop, world, self._deadline)
+
+    def out_of_memory(self) -> str | None:
+        """See ReplacedWorkers."""
+        return self._standing.out_of_memory() if len(self._standing.launchers) == 1 else None
 
 
 class SegmentAccounts(Protocol):

@@ -68,6 +68,10 @@ class StandingLab:
         launcher.imported()
         loop.start([world], deadline)
 
+    def out_of_memory(self) -> str | None:
+        """The node that had more than its limit since this was asked last, in words; None: no one."""
+        return None if self._lab is None else self._lab.groups.out_of_memory()
+
     def leave(self) -> None:
         """End what its workers have to do with each other, before another plan that it suits. Raises RunFailed.
 

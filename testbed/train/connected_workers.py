@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pickle import UnpicklingError
 from typing import Any, NoReturn
 
 from testbed.errors import RunFailed
+from testbed.grouping import grouped
 from testbed.train import protocol
 from testbed.train.received import receive
 
@@ -31,6 +33,8 @@ class ConnectedWorkers(ABC):
         self.workers, self.tellers = list(workers), list(tellers)
         self._ended: dict[int, int] = {}
         """By rank, how one ended: its exit status; negative: a signal, or that nothing is known of it any more."""
+        self._halted: dict[int, int] = {}
+        """By rank, the signal that stopped one; it would go on."""
 
     @property
     def reach_s(self) -> float:
@@ -48,6 +52,12 @@ class ConnectedWorkers(ABC):
     @abstractmethod
     def called(self, *ranks: int) -> str:
         """What errors call these ranks of the process group."""
+
+    def halted(self) -> str:
+        """Which of them were stopped and do not go on, to be put behind an error; "" where none was."""
+        by_signal = grouped((number, rank) for rank, number in sorted(self._halted.items()) if number)
+        said = [f"{self.called(*ranks)} was stopped by {signal.Signals(by).name}" for by, ranks in by_signal.items()]
+        return f"; {', '.join(said)}" if said else ""
 
     @abstractmethod
     def log(self, rank: int) -> str:
@@ -97,6 +107,8 @@ class ConnectedWorkers(ABC):
             return
         if isinstance(message, protocol.Exited):
             self._note(message)
+        elif isinstance(message, protocol.Halted):
+            self._halted[message.rank] = message.by
 
     def _note(self, ended: protocol.Exited) -> None:
         self._ended[ended.rank] = ended.status

@@ -21,6 +21,8 @@ class WorkerPlace:
     """A process whose namespaces the worker joins; None stays where it is (loopback, for tests)."""
     interface: str
     """The network interface gloo listens on."""
+    groups: tuple[str, ...] = ()
+    """Files that it writes 0 to, to be bound by the limits of its node."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,15 @@ class Exited:
     rank: int
     status: int
     """Exit status; negative: the signal that killed it."""
+
+
+@dataclass(frozen=True)
+class Halted:
+    """A worker process was stopped by a signal, as by SIGSTOP, or goes on."""
+
+    rank: int
+    by: int
+    """The signal; 0: it goes on."""
 
 
 # launcher -> worker

@@ -74,6 +74,8 @@ def become_worker(
 
 def _enter(container: int, rank: int, world: protocol.WorldSpec, launcher: Connection) -> None:
     """Enter a container, and have the rights there that a worker needs."""
+    for group in world.places[rank].groups:
+        Path(group).write_text("0", encoding="ascii")
     if world.confinement is None:
         attach(container)
         return
