@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +18,8 @@ import pytest
 from processes import command_line, descendants, wait_until, wait_until_gone
 
 from testbed.errors import ExitCode
+from testbed.lab import cgroups
+from testbed.lab.cgroups import NodeGroup, NodeLimits, place_of
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 
@@ -145,25 +149,90 @@ def test_a_worker_that_is_stopped_for_ever_ends_the_run_at_its_deadline_and_is_n
     assert error.endswith("; rank 1 was stopped by SIGSTOP")
 
 
+HUNGRY = """
+name: hungry
+model: {layers: 4, d_model: 128, heads: 2, sequence: 128}
+parallelism: {pipeline: 2}
+microbatches: 16
+microbatch_size: 8
+pacing: {F: 60 ms, I: 60 ms, W: 60 ms}
+message: 1 MB
+memory: 16
+iterations: 1
+warmup: 1
+schedules: [gpipe, 1f1b]
+"""
+"""GPipe has 16 microbatches in flight, 450 MB; 1F1B has two, 155 MB. Half of that is what workers are made of."""
+
+
+def groups() -> set[Path]:
+    """The control groups of the machine's labs."""
+    return set(Path("/sys/fs/cgroup").glob("**/testbed-*"))
+
+
+@pytest.fixture
+def memory_groups() -> None:
+    if (why := cgroups.lacks(["memory", "cpu"])) is not None:
+        pytest.skip(why)
+
+
+@pytest.mark.usefixtures("memory_groups")
+def test_a_schedule_that_needs_more_memory_than_a_node_has_ends_and_the_next_one_is_trained(tmp_path: Path) -> None:
+    words = command(tmp_path, "--out", "out")
+    (tmp_path / "pair.yaml").write_text(TOPOLOGY.replace("east: {nodes: 1}", "east: {nodes: 1, memory: 260 MiB}"))
+    (tmp_path / "two.yaml").write_text(HUNGRY)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode in (ExitCode.OK, ExitCode.UNTRUSTED), done.stderr
+    why = "east/0 needs more than its 260 MiB of memory"
+    assert f"gpipe ended: {why}" in done.stderr
+    document = json.loads((tmp_path / "out/comparison.json").read_text())
+    assert document["ended"] == {"gpipe": why}
+    assert [row["label"] for row in document["schedules"]] == ["1f1b"]
+    assert not document["complete"]
+    assert f"1 of 2 schedules finished, not gpipe ({why})" in " ".join(done.stdout.split())
+    wait_until(lambda: not groups(), "a control group is left")
+
+
+@pytest.mark.usefixtures("memory_groups")
+def test_groups_of_a_command_that_was_killed_go_with_it(tmp_path: Path) -> None:
+    command(tmp_path)
+    with training(tmp_path, "--set", "topology.datacenters.west.cpus=0.5") as run:
+        assert len(groups()) == 1
+        (group,) = groups()
+        limit = {"cpu.cfs_quota_us": "50000", "cpu.max": "50000 100000"}
+        assert any(
+            (group / name).read_text().strip() == value for name, value in limit.items() if (group / name).exists()
+        )
+        assert len((group / "cgroup.procs").read_text().split()) == 1
+        run.kill()
+        run.wait(timeout=LIMIT_S)
+        wait_until(lambda: not groups(), "a control group is left")
+
+
 @contextmanager
 def limited_memory(most: int) -> Iterator[str]:
-    """The file that a process writes its number to in order to join a cgroup with so many bytes of memory."""
-    own = cgroup_of("memory")
-    if own is None:
-        pytest.skip("no cgroups for memory here")
-    group = own.path / f"testbed-test-{os.getpid()}"
+    """The file that a process writes its number to in order to join a control group with so many bytes of memory."""
+    limits = NodeLimits(most, None)
+    places = {"memory": place_of("memory", *(Path(f"/proc/self/{name}").read_text() for name in ("mounts", "cgroup")))}
+    assert places["memory"] is not None
+    group = NodeGroup(f"test-{os.getpid()}", limits, {"memory": places["memory"]})
     try:
-        group.mkdir()
-        (group / own.limit).write_text(str(most))
-    except OSError as error:
-        if group.exists():
-            group.rmdir()
-        pytest.skip(f"no cgroup for a limit of memory: {error}")
-    try:
-        yield str(group / "cgroup.procs")
+        yield group.joined_by[0]
     finally:
-        wait_until(lambda: not (group / "cgroup.procs").read_text(), "a process is left in the cgroup")
-        group.rmdir()
+        group.remove()
+
+
+@pytest.mark.usefixtures("memory_groups")
+def test_where_memory_ends_a_worker_ends_first_and_is_named(tmp_path: Path) -> None:
+    """All of the command is in a group with too little: neither it nor what carries the links is who has to go."""
+    with limited_memory(1_100 * 2**20) as group:
+        words = command(tmp_path, "--out", "out", before=["sh", "-c", f'echo 0 > {group} && exec "$@"', "sh"])
+        hungry = HUNGRY.replace("sequence: 128", "sequence: 256").replace("microbatch_size: 8", "microbatch_size: 24")
+        (tmp_path / "two.yaml").write_text(hungry.replace("1 MB", "4 MB").replace("60 ms", "400 ms"))
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == ExitCode.RUN_FAILED, done.stderr
+    assert re.search(r"^error: rank [01] was killed by signal 9; it did not ", done.stderr, re.MULTILINE)
+    assert "Traceback" not in done.stderr
 
 
 def test_eight_labs_at_once_know_nothing_of_each_other(tmp_path: Path) -> None:
