@@ -285,7 +285,9 @@ def _isolation() -> str:
 def _limits() -> str:
     from testbed.lab import cgroups
 
-    return _unless(cgroups.lacks((cgroups.MEMORY, cgroups.PROCESSORS)), "nodes may have limits of memory and processors")
+    return _unless(
+        cgroups.lacks((cgroups.MEMORY, cgroups.PROCESSORS)), "nodes may have limits of memory and processors"
+    )
 
 
 def _require(lacks: str | None) -> None:

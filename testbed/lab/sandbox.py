@@ -30,11 +30,11 @@ from testbed.failure import failed
 from testbed.lab import capabilities, privileges
 from testbed.lab import namespaces as ns
 from testbed.lab.capabilities import Capability
-from testbed.lab.host_settings import wake_idle_processes
+from testbed.lab.host_settings import end_processes
 from testbed.lab.privileges import Privilege
 from testbed.scratch import scratch_directory
 
-INTERRUPT_GRACE_S = 1.8
+INTERRUPT_GRACE_S = 1.6
 """How long an interrupted lab may tidy up before it is killed; below the two seconds that we promise."""
 
 _SAME_INTERRUPT_S = 0.3
@@ -50,6 +50,10 @@ Not set where the sandbox was made in another network namespace than the machine
 
 _INTERRUPT_MAIN = signal.SIGUSR1
 """Outer to init: interrupt main. Not SIGINT, which a terminal may send to init as well."""
+
+_END = signal.SIGUSR2
+"""Outer to init, and the kernel where outer has ended: end everything."""
+_ENDS_S = 0.1
 
 _SIOCSIFFLAGS, _SIOCGIFFLAGS, _IFF_UP = 0x8914, 0x8913, 0x1
 
@@ -80,7 +84,7 @@ def run_in_sandbox(
     """
     as_root = privileges.require(needed) is Privilege.ROOT
     watched = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
-    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, watched | {_INTERRUPT_MAIN})
+    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, watched | {_INTERRUPT_MAIN, _END})
     alive_read, alive_write = os.pipe()  # reads as ended when the outer process is gone
     report_read, report_write = os.pipe()
     sys.stdout.flush()
@@ -192,7 +196,9 @@ def _watch(init_pid: int, watched: set[signal.Signals], interactive: bool) -> in
             break
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
-            os.kill(init_pid, signal.SIGKILL)
+            os.kill(init_pid, _END)
+            time.sleep(_ENDS_S)
+            os.kill(init_pid, signal.SIGKILL)  # it has ended, unless it got no turn or was stopped
             _, status = os.waitpid(init_pid, 0)
             break
         info = signal.sigwaitinfo(watched) if left is None else signal.sigtimedwait(watched, left)
@@ -220,7 +226,7 @@ def _read_all(fd: int) -> str:
 def _init(main: Callable[[], int], own_proc: bool, alive: int, report: int, mask: set[int | signal.Signals]) -> None:
     """PID 1 of the sandbox: set up, start main, reap orphans, end with main's exit code."""
     try:
-        ns.die_with_parent(signal.SIGKILL)
+        ns.die_with_parent(_END)  # not SIGKILL: what runs at idle priority would end when a busy machine lets it
         if select.select([alive], [], [], 0)[0]:
             os._exit(int(ExitCode.RUN_FAILED))  # the parent ended before the line above took effect
         _enter_namespaces(own_proc=own_proc)
@@ -235,20 +241,23 @@ def _init(main: Callable[[], int], own_proc: bool, alive: int, report: int, mask
         os._exit(_main(main, mask))
     while True:
         # SIGINT and SIGTERM are blocked here: init has its orders from the outer process only.
-        if signal.sigwaitinfo({signal.SIGCHLD, _INTERRUPT_MAIN}).si_signo == _INTERRUPT_MAIN:
+        heard = signal.sigwaitinfo({signal.SIGCHLD, _INTERRUPT_MAIN, _END}).si_signo
+        if heard == _INTERRUPT_MAIN:
             os.kill(main_pid, signal.SIGINT)
             continue
+        if heard == _END:
+            end_processes()
+            os._exit(int(ExitCode.RUN_FAILED))
         while True:
             pid, status = _reap()
             if pid == 0:
                 break
             if pid == main_pid:
-                if os.WIFEXITED(status):
-                    os._exit(os.WEXITSTATUS(status))
-                name = signal.Signals(os.WTERMSIG(status)).name
-                os.write(2, f"the lab's main process was killed by {name}\n".encode())
-                wake_idle_processes()
-                os._exit(int(ExitCode.RUN_FAILED))
+                if os.WIFSIGNALED(status):
+                    name = signal.Signals(os.WTERMSIG(status)).name
+                    os.write(2, f"the lab's main process was killed by {name}\n".encode())
+                end_processes()
+                os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else int(ExitCode.RUN_FAILED))
 
 
 def _reap() -> tuple[int, int]:

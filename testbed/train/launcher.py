@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -31,6 +31,7 @@ _FAILURE_DEADLINE_S = 60.0
 """For a worker that is to fail, and for those that lose their connections by that."""
 _LOG_LINES = 20
 _POLL_S = 5e-3
+_LOOK_S = 0.2
 _FORK_SERVER_DIED = "the process that holds the workers died"
 
 WORKER_ENVIRONMENT = {
@@ -161,10 +162,15 @@ class Launcher(ConnectedWorkers):
         self.fork_server.close()
         self.process.wait(timeout=_FAILURE_DEADLINE_S)
 
-    def imported(self) -> float:
-        """Wait until torch is imported; returns how long that took, in s."""
+    def imported(self, look: Callable[[], None] = lambda: None) -> float:
+        """Wait until torch is imported; returns how long that took, in s. Meanwhile `look`, which may raise."""
         if self._imported_s is None:
-            imported = self._receive(self.fork_server, IMPORT_DEADLINE_S, "import torch")
+            until = time.monotonic() + IMPORT_DEADLINE_S
+            while not self.fork_server.poll(_LOOK_S):
+                look()
+                if time.monotonic() > until:
+                    raise RunFailed(f"the fork server did not import torch within {IMPORT_DEADLINE_S:.0f} s")
+            imported = self._receive(self.fork_server, _LOOK_S, "import torch")
             if not isinstance(imported, protocol.Imported):
                 raise RunFailed(f"the fork server said {imported!r} instead of Imported")
             self._imported_s = imported.seconds
