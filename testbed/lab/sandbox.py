@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -53,7 +54,10 @@ _INTERRUPT_MAIN = signal.SIGUSR1
 
 _END = signal.SIGUSR2
 """Outer to init, and the kernel where outer has ended: end everything."""
-_ENDS_S = 0.1
+_INTERRUPTED = signal.SIGURG
+"""Main to init: it was interrupted, by whomever; that outer has done it need not be."""
+_SAID = b"interrupted\n"
+_ENDS_S, _NO_LIMIT_S = 0.1, 1e6
 
 _SIOCSIFFLAGS, _SIOCGIFFLAGS, _IFF_UP = 0x8914, 0x8913, 0x1
 
@@ -84,7 +88,7 @@ def run_in_sandbox(
     """
     as_root = privileges.require(needed) is Privilege.ROOT
     watched = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
-    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, watched | {_INTERRUPT_MAIN, _END})
+    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, watched | {_INTERRUPT_MAIN, _END, _INTERRUPTED})
     alive_read, alive_write = os.pipe()  # reads as ended when the outer process is gone
     report_read, report_write = os.pipe()
     sys.stdout.flush()
@@ -94,7 +98,8 @@ def run_in_sandbox(
         if init_pid == 0:
             os.close(alive_write)
             os.close(report_read)
-            _init(main, own_proc, alive_read, report_write, blocked_before)  # never returns
+            tell = () if interactive else (_INTERRUPTED,)
+            _init(partial(_main, main, blocked_before, tell), own_proc, alive_read, report_write)  # never returns
         os.close(report_write)
         trouble = _read_all(report_read)
         code = _watch(init_pid, watched, interactive)
@@ -196,6 +201,7 @@ def _watch(init_pid: int, watched: set[signal.Signals], interactive: bool) -> in
             break
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
+            os.write(sys.stderr.fileno(), _SAID)  # main did not come to say it
             os.kill(init_pid, _END)
             time.sleep(_ENDS_S)
             os.kill(init_pid, signal.SIGKILL)  # it has ended, unless it got no turn or was stopped
@@ -223,7 +229,7 @@ def _read_all(fd: int) -> str:
 # --- init ----------------------------------------------------------------------------------------
 
 
-def _init(main: Callable[[], int], own_proc: bool, alive: int, report: int, mask: set[int | signal.Signals]) -> None:
+def _init(main: Callable[[], int], own_proc: bool, alive: int, report: int) -> None:
     """PID 1 of the sandbox: set up, start main, reap orphans, end with main's exit code."""
     try:
         ns.die_with_parent(_END)  # not SIGKILL: what runs at idle priority would end when a busy machine lets it
@@ -238,14 +244,21 @@ def _init(main: Callable[[], int], own_proc: bool, alive: int, report: int, mask
     os.close(report)
     if main_pid == 0:
         os.close(alive)
-        os._exit(_main(main, mask))
+        os._exit(main())
+    deadline = 0.0
     while True:
         # SIGINT and SIGTERM are blocked here: init has its orders from the outer process only.
-        heard = signal.sigwaitinfo({signal.SIGCHLD, _INTERRUPT_MAIN, _END}).si_signo
+        left_s = max(0.0, deadline - time.monotonic()) if deadline else _NO_LIMIT_S
+        info = signal.sigtimedwait({signal.SIGCHLD, _INTERRUPT_MAIN, _END, _INTERRUPTED}, left_s)
+        heard = None if info is None else info.si_signo
+        if info is None and deadline:
+            heard = _END
+            os.write(2, _SAID)
         if heard == _INTERRUPT_MAIN:
             os.kill(main_pid, signal.SIGINT)
-            continue
-        if heard == _END:
+        elif heard == _INTERRUPTED:
+            deadline = deadline or time.monotonic() + INTERRUPT_GRACE_S + _ENDS_S
+        elif heard == _END:
             end_processes()
             os._exit(int(ExitCode.RUN_FAILED))
         while True:
@@ -289,7 +302,7 @@ def _enter_namespaces(*, own_proc: bool) -> None:
 # --- main ----------------------------------------------------------------------------------------
 
 
-def _main(main: Callable[[], int], mask: set[int | signal.Signals]) -> int:
+def _main(main: Callable[[], int], mask: set[int | signal.Signals], tell: Sequence[signal.Signals]) -> int:
     last = -_SAME_INTERRUPT_S
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -297,6 +310,8 @@ def _main(main: Callable[[], int], mask: set[int | signal.Signals]) -> int:
         now = time.monotonic()
         if now - last >= _SAME_INTERRUPT_S:
             last = now
+            for number in tell:
+                os.kill(os.getppid(), number)
             raise KeyboardInterrupt
 
     code: object
@@ -306,7 +321,7 @@ def _main(main: Callable[[], int], mask: set[int | signal.Signals]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = main()
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print(_SAID.decode(), end="", file=sys.stderr)
         code = ExitCode.RUN_FAILED
     except BaseException as error:  # noqa: BLE001 - this is the top of a process
         code = failed(error)
