@@ -25,7 +25,7 @@ steps = Path("/run/testbed/out/0/steps")
 if steps.parent.is_dir() and not steps.exists():
     steps.touch()
     if os.fork() == 0:
-        for number in range(400):
+        for number in range(4000):
             time.sleep(0.02)
             by_s = 3600.0 if number % 2 else -3700.0
             time.clock_settime(time.CLOCK_REALTIME, time.clock_gettime(time.CLOCK_REALTIME) + by_s)
@@ -56,7 +56,8 @@ def test_a_clock_that_is_set_all_the_time_changes_nothing(time_travel_kernel: ke
         check=False,
     )
     assert done.returncode == ExitCode.OK, done.stderr
-    assert len((tmp_path / "out/steps").read_text().splitlines()) > 50
+    steps = len((tmp_path / "out/steps").read_text().splitlines())
+    assert 50 < steps < 4000  # it ended before they did
     (row,) = json.loads((tmp_path / "out/comparison.json").read_text())["schedules"]
     assert row["trusted"]
     assert abs(row["error"]) < 1e-3
