@@ -2,7 +2,7 @@
 
     python benchmarks/labs_in_a_row.py [--labs 200] [--record [NAME]]
 
-So many labs of two datacenters and four nodes, half of them each in a sandbox of its own, started by one process, the
+So many labs of two datacenters, half of them each in a sandbox of its own, started by one process, the
 other half one after another in one sandbox. What stands behind the tenth lab of each half is held against what stands
 behind its last. Needs root, or user namespaces and a /dev/net/tun that the user may open.
 """
