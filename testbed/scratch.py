@@ -6,6 +6,7 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,20 @@ from pathlib import Path
 from testbed.errors import RunFailed
 
 _DEADLINE_S = 30.0
+
+_LIST = "removed-too"
+"""Of scratch_keeper.py: directories elsewhere that go with a scratch directory."""
+
+
+def remove_at_the_end(directory: Path) -> None:
+    """Have an empty directory, yet to be made, go with the scratch directory that is the place of temporary files here.
+
+    Elsewhere that is for the caller alone.
+    """
+    scratch = Path(tempfile.gettempdir())
+    if (scratch / _LIST).exists():
+        with (scratch / _LIST).open("a", encoding="utf-8") as listed:
+            listed.write(f"{directory}\n")
 
 
 @contextmanager

@@ -69,7 +69,9 @@ def what_is_missing(run: Run) -> str:
     missing = [name for name in asked if name not in finished]
     if not missing:
         return "this run is incomplete: it ended before it could say which schedules it was to measure"
-    return f"this run is incomplete: {len(finished)} of {len(asked)} schedules finished, not {', '.join(missing)}"
+    ended = run.comparison.get("ended", {})
+    named = [f"{name} ({ended[name]})" if name in ended else name for name in missing]
+    return f"this run is incomplete: {len(finished)} of {len(asked)} schedules finished, not {', '.join(named)}"
 
 
 # --- the table -----------------------------------------------------------------------------------

@@ -26,6 +26,13 @@ _SYS_CHROOT = Capability("SYS_CHROOT", 18, "enters the files of a container that
 SYS_NICE = Capability("SYS_NICE", 23, "has workers and links go before other work")
 """A lab can do without; on a machine that does other work as well, its runs are hardly ever trusted then."""
 
+READ_ALL = Capability("DAC_READ_SEARCH", 2, "lets workers read what is installed for its owner alone")
+CHANGE_USER = (
+    Capability("SETUID", 7, "has workers be a user of their own"),
+    Capability("SETGID", 6, "has workers be of a group of their own"),
+)
+"""A lab can do without these as well: its workers then stay root, without capabilities."""
+
 OF_GUESTS = (_SYS_ADMIN, _NET_ADMIN)
 """The virtual clock: what a guest's processes need is their own kernel's to give."""
 OF_LABS = (*OF_GUESTS, _NET_RAW, _SYS_CHROOT)

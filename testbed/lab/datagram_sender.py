@@ -26,7 +26,10 @@ def main() -> None:
     every_s, data = float(every), bytes(int(payload))
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER_BYTES)
+        try:
+            sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER_BYTES)
+        except PermissionError:  # in a user namespace: as much as the machine lets everybody have
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         sender.bind((source, 0))
         sender.connect((target, int(port)))
         print("ready", flush=True)

@@ -275,6 +275,25 @@ def _iperf3() -> str:
     return _run("iperf3", "--version").splitlines()[0]
 
 
+def _isolation() -> str:
+    from testbed.lab import confinement
+
+    _in_child(lambda: _require(confinement.lacks()))
+    return f"workers are user {confinement.WORKER_USER} without capabilities, on read-only files"
+
+
+def _limits() -> str:
+    from testbed.lab import cgroups
+
+    return _unless(
+        cgroups.lacks((cgroups.MEMORY, cgroups.PROCESSORS)), "nodes may have limits of memory and processors"
+    )
+
+
+def _require(lacks: str | None) -> None:
+    _unless(lacks, "")
+
+
 def _sched_fifo() -> str:
     _in_child(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(20)))
     return "SCHED_FIFO is allowed"
@@ -337,6 +356,8 @@ _NETEM_REMEDY = "apt-get install linux-modules-extra-$(uname -r) && modprobe sch
 _RELAY = "links are shaped by the relay (--shaper relay), or by netem in a guest (--vm)"
 _POLICE = "a queue's room (`queue`) is for the relay, or for a guest (--vm)"
 _CARDS = "no network cards (`inside`) where there is no netem either"
+_LIMITS_REMEDY = "run as root where /sys/fs/cgroup is writable (docker run --privileged)"
+_LIMITS = "`memory` and `cpus` of a datacenter are refused"
 _REAL_TIME_REMEDY = "docker run --cap-add SYS_NICE, or ulimit -r 20"
 _REAL_TIME = "workers wait behind other work; in a cgroup of version 1, give its cpu.rt_runtime_us a share"
 
@@ -364,6 +385,10 @@ _PROBES = (
     _Probe("ping", _ping, "apt-get install iputils-ping", in_namespace=True),
     _Probe("iperf3", _iperf3, "apt-get install iperf3", needed=False),
     _Probe("sched_fifo", _sched_fifo, "give the process CAP_SYS_NICE", needed=False),
+    _Probe(
+        "isolation", _isolation, "run as root, in a container with SETUID and SETGID", needed=False, in_namespace=True
+    ),
+    _Probe("limits", _limits, _LIMITS_REMEDY, needed=False, otherwise=_LIMITS),
     _Probe("spinners", _spinners, "use a sandbox that lets SCHED_IDLE be asked for", needed=False),
     _Probe("real_time", _real_time, _REAL_TIME_REMEDY, needed=False, otherwise=_REAL_TIME),
     _Probe("halting", _halting, "stop other load, and try again", needed=False),

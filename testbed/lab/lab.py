@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from mininet.net import Mininet
 from testbed.errors import RunFailed, in_words
 from testbed.grouping import grouped
 from testbed.lab import addresses, cards, ports, transport
+from testbed.lab.cgroups import LabGroups, NodeLimits, limited
 from testbed.lab.container import Container
 from testbed.lab.counters import tcp_counters
 from testbed.lab.flow_routes import Enforced, FlowRoutes
@@ -52,7 +53,7 @@ def serves_as_well(plan: Plan, other: Plan) -> bool:
     """Whether the containers of a plan's lab can be wired anew for another plan, and nothing be left of the first."""
     if plan.network.switches or "ports" in (plan.enforcement, other.enforcement):
         return False  # what routers' own addresses and hashes, and nodes' ports, were set to stays in the containers
-    same = ((one.network.nodes, one.network.switches, one.transport) for one in (plan, other))
+    same = ((one.network.nodes, one.network.switches, one.network.limits, one.transport) for one in (plan, other))
     return next(same) == next(same)
 
 
@@ -82,6 +83,9 @@ class Lab:
         self._host = Host(host_priority)
         self._sysctls: dict[str, dict[str, str]] = {}
         self._net: Any = None
+        self.groups = LabGroups({})
+        """Which hold the nodes' ranks to their limits."""
+        self._limited = ExitStack()
         self._asked_shaper = shaper
         self._take(plan, largest_burst_bytes)
 
@@ -95,6 +99,7 @@ class Lab:
         self.warnings: list[str] = []
         self.largest_burst_bytes = largest_burst_bytes
         self._seed = plan.seed
+        self._limits = plan.network.limits
         self._state = planned(plan.network)
         """Without what `lose` took."""
         self._default_routes: RoutesOfPairs = {}
@@ -127,7 +132,8 @@ class Lab:
     @property
     def real_time_workers(self) -> bool:
         """Whether the machine lets workers run under SCHED_RR, and the lab is asked to use that."""
-        return self._host.real_time
+        # of a group with a share of processors, the kernel has no real-time processes, or does not hold them to it
+        return self._host.real_time and all(limit.cpus is None for limit in self._limits)
 
     @property
     def transport_name(self) -> str:
@@ -191,8 +197,12 @@ class Lab:
             for host in self._net.hosts:
                 host.cleanup()
             self._net = None
+        self._limited.close()  # whose processes end with their containers
 
     def _build(self) -> None:
+        limits = {one.node: NodeLimits(one.memory_bytes, one.cpus) for one in self._limits}
+        if limits:
+            self.groups = self._limited.enter_context(limited(limits))
         self._host.steady()
         # Mininet's own set-up would rewrite the machine's TCP sysctls and limits: mark it as done.
         Mininet.inited = True

@@ -22,6 +22,7 @@ MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_CAPABILITY_VERSION = 0x20080522
 _ADDR_NO_RANDOMIZE = 0x0040000
 _NR_MOUNT_SETATTR = 442  # the same on every machine
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 0x1
@@ -42,9 +43,22 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), f"unshare({flags:#x})")
 
 
+def prctl(option: int, value: int) -> None:
+    """prctl(2) with one value, of the calling thread. Raises OSError."""
+    _check(_libc.prctl(option, value, 0, 0, 0), f"prctl({option})")
+
+
+def set_capabilities(mask: int) -> None:
+    """Have the calling thread hold these capabilities (bit by bit of capabilities(7)) and no others. Raises OSError."""
+    header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    data = struct.pack("=6I", low, low, 0, high, high, 0)
+    _check(_libc.capset(header, data), "capset")
+
+
 def adopt_orphans(wanted: bool) -> None:
     """Whether processes whose parents, below this one, have ended become children of this one. Raises OSError."""
-    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+    prctl(_PR_SET_CHILD_SUBREAPER, int(wanted))
 
 
 def enter_user_namespace(others: int) -> None:
@@ -103,7 +117,7 @@ def no_address_randomisation() -> None:
 
 def die_with_parent(signal_number: int) -> None:
     """Have the kernel send `signal_number` to this process when its parent thread ends. Raises OSError."""
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+    prctl(_PR_SET_PDEATHSIG, signal_number)
 
 
 @contextlib.contextmanager
@@ -159,6 +173,22 @@ def attach(pid: int) -> None:
         for fd, _ in fds:
             os.close(fd)
     os.chdir(here)  # setns(mnt) moves to the root directory
+
+
+def fork_into_new_pid_namespace() -> int:
+    """As os.fork(), with the child as the first process of a new PID namespace. Raises OSError."""
+    home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    pid = -1
+    try:
+        unshare(CLONE_NEWPID)
+        try:
+            pid = os.fork()
+        finally:
+            if pid != 0:
+                setns(home, CLONE_NEWPID)  # or this process could never fork again
+    finally:
+        os.close(home)
+    return pid
 
 
 def fork_into(pid: int | None) -> int:

@@ -32,7 +32,9 @@ _PATIENCE_S = 1.0
 """And two round trips: so long after the last ping its answer is waited for."""
 
 _PROBE_BYTES = ETHERNET_HEADER + 20 + 8 + 12
-_SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_MAX_PACING_RATE = 32, 33, 47  # asm-generic; the socket module lacks them
+_SO_MAX_PACING_RATE = 47  # asm-generic; the socket module lacks it, as it does the two below
+_FORCED = {socket.SO_SNDBUF: 32, socket.SO_RCVBUF: 33}
+"""The same without the machine's limit."""
 _WAITING_S = 0.02
 """How much of the link's time the probe may keep waiting in its queue, if that has the room."""
 
@@ -205,7 +207,7 @@ def losses(ends: Ends, delay_s: float, rate_bps: float, loss: float) -> LossCoun
     interval = max(50e-6, 2 * serialisation_s(_PROBE_BYTES, rate_bps))
     count, arrived, sent = packets_to_send(loss, interval), 0, 0
     with _udp(ends) as (sender, receiver):
-        receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 26)
+        _give_room(receiver, socket.SO_RCVBUF, 1 << 26)
         begin = time.monotonic()
         while sent < count:
             due = min(count, 1 + int((time.monotonic() - begin) / interval))
@@ -314,6 +316,19 @@ class _Flow:
         return int.from_bytes(fcntl.ioctl(self._sender, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
+def _give_room(end: socket.socket, option: int, room_bytes: int) -> None:
+    """Have a socket buffer so much, whatever the machine's limit is.
+
+    In a user namespace nobody may pass that limit (net.core.rmem_max): TCP's buffers then grow by themselves, as the
+    lab's transport lets them, which a size that is set would end; those of datagrams get what the limit allows.
+    """
+    try:
+        end.setsockopt(socket.SOL_SOCKET, _FORCED[option], room_bytes)
+    except PermissionError:
+        if end.type == socket.SOCK_DGRAM:
+            end.setsockopt(socket.SOL_SOCKET, option, room_bytes)
+
+
 def wire_rate(ends: Ends, delay_s: float, route: RouteFacts, queue_bytes: float) -> float:
     """The rate of a direction in bit/s on the wire, from what a TCP receiver gets in a steady window.
 
@@ -335,10 +350,10 @@ def wire_rate(ends: Ends, delay_s: float, route: RouteFacts, queue_bytes: float)
     # Until the first byte arrives nothing but the pace keeps the route from overfilling.
     fill_pace = 1 + min(_PACING - 1, waiting / 2 / max(1.0, window - waiting))
     with _socket(ends.target, socket.SOCK_STREAM) as listener, _socket(ends.source, socket.SOCK_STREAM) as sender:
-        listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffers)
+        _give_room(listener, socket.SO_RCVBUF, buffers)
         listener.bind((ends.target_address, 0))
         listener.listen(1)
-        sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, buffers)
+        _give_room(sender, socket.SO_SNDBUF, buffers)
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         if paced:

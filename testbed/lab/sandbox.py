@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -30,11 +31,11 @@ from testbed.failure import failed
 from testbed.lab import capabilities, privileges
 from testbed.lab import namespaces as ns
 from testbed.lab.capabilities import Capability
-from testbed.lab.host_settings import wake_idle_processes
+from testbed.lab.host_settings import end_processes
 from testbed.lab.privileges import Privilege
 from testbed.scratch import scratch_directory
 
-INTERRUPT_GRACE_S = 1.8
+INTERRUPT_GRACE_S = 1.6
 """How long an interrupted lab may tidy up before it is killed; below the two seconds that we promise."""
 
 _SAME_INTERRUPT_S = 0.3
@@ -50,6 +51,13 @@ Not set where the sandbox was made in another network namespace than the machine
 
 _INTERRUPT_MAIN = signal.SIGUSR1
 """Outer to init: interrupt main. Not SIGINT, which a terminal may send to init as well."""
+
+_END = signal.SIGUSR2
+"""Outer to init, and the kernel where outer has ended: end everything."""
+_INTERRUPTED = signal.SIGURG
+"""Main to init: it was interrupted, by whomever; that outer has done it need not be."""
+_SAID = b"interrupted\n"
+_ENDS_S, _NO_LIMIT_S = 0.1, 1e6
 
 _SIOCSIFFLAGS, _SIOCGIFFLAGS, _IFF_UP = 0x8914, 0x8913, 0x1
 
@@ -80,7 +88,7 @@ def run_in_sandbox(
     """
     as_root = privileges.require(needed) is Privilege.ROOT
     watched = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
-    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, watched | {_INTERRUPT_MAIN})
+    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, watched | {_INTERRUPT_MAIN, _END, _INTERRUPTED})
     alive_read, alive_write = os.pipe()  # reads as ended when the outer process is gone
     report_read, report_write = os.pipe()
     sys.stdout.flush()
@@ -90,7 +98,8 @@ def run_in_sandbox(
         if init_pid == 0:
             os.close(alive_write)
             os.close(report_read)
-            _init(main, own_proc, alive_read, report_write, blocked_before)  # never returns
+            tell = () if interactive else (_INTERRUPTED,)
+            _init(partial(_main, main, blocked_before, tell), own_proc, alive_read, report_write)  # never returns
         os.close(report_write)
         trouble = _read_all(report_read)
         code = _watch(init_pid, watched, interactive)
@@ -133,22 +142,12 @@ def require_sandbox() -> None:
 
 
 def _fork_into_new_pid_namespace() -> int:
-    home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        ns.unshare(ns.CLONE_NEWPID)
-        pid = -1
-        try:
-            pid = os.fork()
-        finally:
-            if pid != 0:
-                ns.setns(home, ns.CLONE_NEWPID)  # or this process could never fork again
+        return ns.fork_into_new_pid_namespace()
     except PermissionError as error:
         raise MachineLacks(f"cannot make the lab's namespaces ({error}); {_REMEDY}") from error
     except OSError as error:
         raise RunFailed(f"cannot make the lab's namespaces: {in_words(error)}") from error
-    finally:
-        os.close(home)
-    return pid
 
 
 def _fork_into_new_user_namespace() -> int:
@@ -202,7 +201,10 @@ def _watch(init_pid: int, watched: set[signal.Signals], interactive: bool) -> in
             break
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
-            os.kill(init_pid, signal.SIGKILL)
+            os.write(sys.stderr.fileno(), _SAID)  # main did not come to say it
+            os.kill(init_pid, _END)
+            time.sleep(_ENDS_S)
+            os.kill(init_pid, signal.SIGKILL)  # it has ended, unless it got no turn or was stopped
             _, status = os.waitpid(init_pid, 0)
             break
         info = signal.sigwaitinfo(watched) if left is None else signal.sigtimedwait(watched, left)
@@ -227,10 +229,10 @@ def _read_all(fd: int) -> str:
 # --- init ----------------------------------------------------------------------------------------
 
 
-def _init(main: Callable[[], int], own_proc: bool, alive: int, report: int, mask: set[int | signal.Signals]) -> None:
+def _init(main: Callable[[], int], own_proc: bool, alive: int, report: int) -> None:
     """PID 1 of the sandbox: set up, start main, reap orphans, end with main's exit code."""
     try:
-        ns.die_with_parent(signal.SIGKILL)
+        ns.die_with_parent(_END)  # not SIGKILL: what runs at idle priority would end when a busy machine lets it
         if select.select([alive], [], [], 0)[0]:
             os._exit(int(ExitCode.RUN_FAILED))  # the parent ended before the line above took effect
         _enter_namespaces(own_proc=own_proc)
@@ -242,23 +244,33 @@ def _init(main: Callable[[], int], own_proc: bool, alive: int, report: int, mask
     os.close(report)
     if main_pid == 0:
         os.close(alive)
-        os._exit(_main(main, mask))
+        os._exit(main())
+    deadline = 0.0
     while True:
         # SIGINT and SIGTERM are blocked here: init has its orders from the outer process only.
-        if signal.sigwaitinfo({signal.SIGCHLD, _INTERRUPT_MAIN}).si_signo == _INTERRUPT_MAIN:
+        left_s = max(0.0, deadline - time.monotonic()) if deadline else _NO_LIMIT_S
+        info = signal.sigtimedwait({signal.SIGCHLD, _INTERRUPT_MAIN, _END, _INTERRUPTED}, left_s)
+        heard = None if info is None else info.si_signo
+        if info is None and deadline:
+            heard = _END
+            os.write(2, _SAID)
+        if heard == _INTERRUPT_MAIN:
             os.kill(main_pid, signal.SIGINT)
-            continue
+        elif heard == _INTERRUPTED:
+            deadline = deadline or time.monotonic() + INTERRUPT_GRACE_S + _ENDS_S
+        elif heard == _END:
+            end_processes()
+            os._exit(int(ExitCode.RUN_FAILED))
         while True:
             pid, status = _reap()
             if pid == 0:
                 break
             if pid == main_pid:
-                if os.WIFEXITED(status):
-                    os._exit(os.WEXITSTATUS(status))
-                name = signal.Signals(os.WTERMSIG(status)).name
-                os.write(2, f"the lab's main process was killed by {name}\n".encode())
-                wake_idle_processes()
-                os._exit(int(ExitCode.RUN_FAILED))
+                if os.WIFSIGNALED(status):
+                    name = signal.Signals(os.WTERMSIG(status)).name
+                    os.write(2, f"the lab's main process was killed by {name}\n".encode())
+                end_processes()
+                os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else int(ExitCode.RUN_FAILED))
 
 
 def _reap() -> tuple[int, int]:
@@ -290,7 +302,7 @@ def _enter_namespaces(*, own_proc: bool) -> None:
 # --- main ----------------------------------------------------------------------------------------
 
 
-def _main(main: Callable[[], int], mask: set[int | signal.Signals]) -> int:
+def _main(main: Callable[[], int], mask: set[int | signal.Signals], tell: Sequence[signal.Signals]) -> int:
     last = -_SAME_INTERRUPT_S
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -298,6 +310,8 @@ def _main(main: Callable[[], int], mask: set[int | signal.Signals]) -> int:
         now = time.monotonic()
         if now - last >= _SAME_INTERRUPT_S:
             last = now
+            for number in tell:
+                os.kill(os.getppid(), number)
             raise KeyboardInterrupt
 
     code: object
@@ -307,7 +321,7 @@ def _main(main: Callable[[], int], mask: set[int | signal.Signals]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = main()
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print(_SAID.decode(), end="", file=sys.stderr)
         code = ExitCode.RUN_FAILED
     except BaseException as error:  # noqa: BLE001 - this is the top of a process
         code = failed(error)

@@ -49,6 +49,16 @@ class Node:
 
 @_written
 @dataclass(frozen=True)
+class NodeLimit:
+    """What all ranks on a node may have of the machine together; None: whatever there is."""
+
+    node: str
+    memory_bytes: float | None
+    cpus: float | None
+
+
+@_written
+@dataclass(frozen=True)
 class DefaultRoute:
     """How traffic between two datacenters goes where no flow says otherwise."""
 
@@ -73,6 +83,8 @@ class Network:
     Whatever leaves a node crosses its card first, so routes do not name it; numbered after the directions."""
     switches: tuple[str, ...] = ()
     """Ends of directions that have no nodes: they only pass traffic on."""
+    limits: tuple[NodeLimit, ...] = ()
+    """Of the nodes that have any, on the real clock."""
 
 
 @_written

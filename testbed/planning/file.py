@@ -43,6 +43,8 @@ def _adapter() -> TypeAdapter[Plan]:
 def to_json(plan: Plan) -> str:
     """The plan as text; numbers come back as they were."""
     written = _adapter().dump_python(plan, mode="json")
+    if not plan.network.limits:
+        del written["network"]["limits"]
     if not plan.network.cards:
         del written["network"]["cards"]  # as files were before there were any, to the last byte
     if not plan.network.switches:

@@ -21,7 +21,20 @@ from testbed.plan.exchange import exchange_at
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
 from testbed.plan.network_state import changed_directions, planned
-from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, TrafficKind
+from testbed.plan.plan import (
+    Case,
+    Clock,
+    Flow,
+    Framing,
+    Job,
+    JobSchedule,
+    Network,
+    Node,
+    NodeLimit,
+    Plan,
+    Route,
+    TrafficKind,
+)
 from testbed.plan.timeline import Event, LinkEvent
 from testbed.planning.background_file import read_background
 from testbed.planning.link_events import link_events
@@ -64,7 +77,12 @@ def network_of(topology: Topology, at: Scales | None = None) -> Network:
         tuple(_in_the_lab(topology, field, direction, at) for field, direction in some) for some in (directions, cards)
     )
     switches = tuple(name for name, site in topology.datacenters.items() if not site.nodes)
-    return Network(topology.name, nodes, links, default_routes, ends, switches)
+    limits = tuple(
+        NodeLimit(node.name, site.memory, site.cpus)
+        for node in nodes
+        if (site := topology.datacenters[node.datacenter]).memory is not None or site.cpus is not None
+    )
+    return Network(topology.name, nodes, links, default_routes, ends, switches, limits)
 
 
 def _in_the_lab(topology: Topology, field: str, asked: Direction, at: Scales | None) -> Direction:

@@ -72,6 +72,7 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
     goodput: list[dict[str, Any]] = []
     controls: list[ControlTimes] = []
     comparison: dict[str, Any] = {}
+    gave_up: dict[str, str] = {}
     for begins, *goes_on in trainings(plan.cases):
         made = _made_of(plan, (begins, *goes_on), reporter)
         cases = [_with_rows(*pair) for pair in zip((begins, *goes_on), made, strict=True)]
@@ -83,13 +84,12 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         for pair in pairwise(cases):
             require_same_choice(plan, *pair)
         routes.begin(plan, cases[0])
-        # what jobs that come and go meet is measured with all of them at work
-        whole = replace(plan, events=())
-        working = at_work(whole, cases[0])
-        costs[working] = found = _message_costs(whole, cases[0], running, costs.get(working))
-        _save_costs(plan, results, costs)
-        known_costs = None if found is None else dict(zip(working, found, strict=True))
-        plan, done = train(running, plan, cases, made, known_costs, routes.change)
+        try:
+            known_costs = _known_costs(plan, cases[0], running, costs)
+            plan, done = train(running, plan, cases, made, known_costs, routes.change)
+        except RunFailed as error:
+            gave_up[begins.label] = _went_beyond_its_limits(running, begins.label, error)
+            continue
         if running.adaptation is not None:
             file.write(plan, results.directory / file.NAME)
         for ended in done:
@@ -107,8 +107,39 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         adaptation = {} if running.adaptation is None else {"adaptation": running.adaptation.document}
         comparison = conclude(plan, judged, {**session.identity, **of_events, **adaptation}, results)
     if not judged:
-        raise RunFailed("no schedule was trained")
+        raise RunFailed(
+            "; ".join(f"{label} ended: {why}" for label, why in gave_up.items()) or "no schedule was trained"
+        )
+    if gave_up:
+        comparison["ended"] = gave_up
+        results.save_json("comparison.json", comparison)
     return comparison
+
+
+def _known_costs(
+    plan: Plan, case: Case, running: Running, costs: dict[tuple[int, ...], Sequence[MessageCosts] | None]
+) -> dict[int, MessageCosts] | None:
+    """What this machine adds to the messages of every job; kept in `costs` for the cases to come. Raises RunFailed."""
+    whole = replace(plan, events=())  # what jobs that come and go meet is measured with all of them at work
+    working = at_work(whole, case)
+    costs[working] = found = _message_costs(whole, case, running, costs.get(working))
+    _save_costs(plan, running.results, costs)
+    return None if found is None else dict(zip(working, found, strict=True))
+
+
+def _went_beyond_its_limits(running: Running, label: str, error: RunFailed) -> str:
+    """Why a schedule has ended, and the others need not: a node had no memory left, and new workers are there.
+
+    Raises the error where it is another one.
+    """
+    why = None if running.workers is None else running.workers.out_of_memory()
+    if why is None:
+        raise error
+    assert running.workers is not None
+    running.reporter.say(f"{label} ended: {why}")
+    with running.reporter.step("starting workers"):
+        running.workers.replace()
+    return why
 
 
 def identity_of(

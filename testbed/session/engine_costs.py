@@ -9,12 +9,14 @@ from __future__ import annotations
 import platform
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from testbed.lab.confinement import let_workers_write, possible
 from testbed.lab.host_settings import HostPriority
 from testbed.lab.machine_witness import MachineWitness
 from testbed.model.host_prediction import Floats
@@ -51,10 +53,12 @@ def measure_engine(
     variants = [_with_messages(plan, size) for size in sizes]
     largest = variants[int(np.argmax(sizes))]
     (job,) = plan.jobs
-    with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, Launcher(job.mesh.size) as launcher:
-        burst = largest_burst_bytes(largest)
+    with tempfile.TemporaryDirectory(prefix="testbed-") as name, ExitStack() as opened:
+        scratch, burst = Path(name), largest_burst_bytes(largest)
+        let_workers_write(scratch)
+        launcher = opened.enter_context(Launcher(job.mesh.size, possible(scratch)))
         with built(largest, reporter, shaper=shaper, host_priority=host_priority, largest_burst_bytes=burst) as lab:
-            (world,) = worlds_of(largest, lab, Path(scratch), Path(scratch) / "logs")
+            (world,) = worlds_of(largest, lab, scratch, scratch / "logs")
             with Loop([launcher], lab.processes()) as loop:
                 with reporter.step("starting workers"):
                     launcher.imported()

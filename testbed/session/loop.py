@@ -175,8 +175,9 @@ class Loop:
     def late(self, left: Mapping[Connection, tuple[int, int]], deadline: Deadline, what: str) -> None:
         """Raises RunFailed for those that are `left`."""
         who = " and ".join(self.launchers[number].called(*ranks) for number, ranks in grouped(left.values()).items())
+        halted = "".join(launcher.halted() for launcher in self.launchers)
         number, rank = min(left.values())
-        raise RunFailed(f"{who} did not {what} within {deadline}{self.launchers[number].log(rank)}")
+        raise RunFailed(f"{who} did not {what} within {deadline}{halted}{self.launchers[number].log(rank)}")
 
 
 class Resumed(NamedTuple):

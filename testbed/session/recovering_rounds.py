@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from testbed.errors import RunFailed
 from testbed.goodput.spans import Span, Spending
+from testbed.lab.confinement import let_workers_write
 from testbed.plan.recovery import Failure
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop, Resumed
@@ -36,6 +37,10 @@ class ReplacedWorkers(Protocol):
 
     def replace(self) -> None:
         """End those that are left, and have new ones connect in their places. Raises RunFailed."""
+
+    def out_of_memory(self) -> str | None:
+        """The node of which the kernel has ended a worker for want of memory, and its limit; None: there is none, or
+        nobody could be replaced."""
 
 
 class LabWorkers:
@@ -60,6 +65,10 @@ class LabWorkers:
         self._replaced += 1
         world = replace(self._world, store=f"{self._world.store}-{self._replaced}")
         self._standing.replace_workers(self._loop, world, self._deadline)
+
+    def out_of_memory(self) -> str | None:
+        """See ReplacedWorkers."""
+        return self._standing.out_of_memory() if len(self._standing.launchers) == 1 else None
 
 
 class SegmentAccounts(Protocol):
@@ -111,6 +120,7 @@ class RecoveringRounds:
     def __iter__(self) -> Iterator[Round]:
         with tempfile.TemporaryDirectory(prefix="saved-", dir=self._job.workers.directory) as directory:
             self._directory = Path(directory)
+            let_workers_write(self._directory)
             yield from self._trained()
 
     def _trained(self) -> Iterator[Round]:
@@ -168,6 +178,7 @@ class RecoveringRounds:
         began_s = time.monotonic()
         directory = self._directory / f"before-{span.iteration}"
         directory.mkdir()
+        let_workers_write(directory)
         fails = None if span.failure is None else FailAt(span.failure.rank, began_s + span.seconds)
         try:
             self._job.loop.ask({0: SaveState(str(directory), fails)}, self._job.deadline, "save its state")

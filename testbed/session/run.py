@@ -132,7 +132,8 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
             lab.choose_ports(routes_of_nodes(plan, plan.cases[0]))
     with reporter.step("starting workers"):
         reporter.note(f"all have to connect within {connecting}")
-        imported_s = [launcher.imported() for launcher in live.standing.launchers]
+        look = partial(lab.require_alive, "torch was imported")
+        imported_s = [launcher.imported(look) for launcher in live.standing.launchers]
         live.standing.connect(live.loop, worlds, connecting)
     routes = RoutesInForce(lab, reporter)
     manifest = {
@@ -142,6 +143,7 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
         **asked_of(plan),
         "torch_import_s": round(max(imported_s), 3),
         "lab": lab.describe(),
+        "confinement": live.standing.confinement.described(),
         "pinning": pinned._asdict(),
         "links": links.summary(),
         "deadlines": {"connect": asdict(connecting)},

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from testbed.lab.confinement import let_workers_write, possible
 from testbed.lab.host_settings import HostPriority
 from testbed.lab.lab import Lab, serves_as_well
 from testbed.plan.costs import largest_burst_bytes
@@ -35,6 +36,8 @@ class StandingLab:
 
     def __init__(self, stack: ExitStack) -> None:
         self.launchers: Sequence[Launcher] = ()
+        self.confinement = possible()
+        """Of its workers."""
         self._stack = stack
         self._plan: Plan | None = None
         self._lab: Lab | None = None
@@ -59,11 +62,15 @@ class StandingLab:
         """End those of the only job, of which one has failed, and have new ones join a world. Raises RunFailed."""
         (failed,) = self.launchers
         failed.end()
-        launcher = self._stack.enter_context(Launcher(failed.n_ranks))
+        launcher = self._launched(failed.n_ranks)
         self.launchers = [launcher]
         loop.launchers = self.launchers
         launcher.imported()
         loop.start([world], deadline)
+
+    def out_of_memory(self) -> str | None:
+        """The node that had more than its limit since this was asked last, in words; None: no one."""
+        return None if self._lab is None else self._lab.groups.out_of_memory()
 
     def leave(self) -> None:
         """End what its workers have to do with each other, before another plan that it suits. Raises RunFailed.
@@ -81,8 +88,13 @@ class StandingLab:
         """Have fork servers for a plan's jobs, of which each imports torch meanwhile. Raises RunFailed."""
         if self._lab is None:
             self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-")))
-            self.launchers = [self._stack.enter_context(Launcher(job.mesh.size)) for job in plan.jobs]
+            let_workers_write(self._scratch)
+            self.confinement = possible(self._scratch)
+            self.launchers = [self._launched(job.mesh.size) for job in plan.jobs]
         self._plan = plan
+
+    def _launched(self, n_ranks: int) -> Launcher:
+        return self._stack.enter_context(Launcher(n_ranks, self.confinement))
 
     def build(self, reporter: Reporter, *, shaper: str, host_priority: HostPriority) -> Lab:
         """The lab of the plan. Raises MachineLacks or RunFailed."""

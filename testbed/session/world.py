@@ -31,7 +31,10 @@ def worlds_of(
             world_of(
                 plan,
                 number,
-                tuple(WorkerPlace(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
+                tuple(
+                    WorkerPlace(lab.containers[node].pid, lab.interface(node), lab.groups.joined_by(node))
+                    for node in job.nodes
+                ),
                 store=f"file://{scratch}/store{number}",
                 logs=str(logs),
             ),

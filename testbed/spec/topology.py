@@ -40,6 +40,7 @@ MOST_FIBRE_M, MOST_OWN_DELAY_S, MOST_EQUIPMENT_DELAY_S = 40_000e3, 10.0, 1.0
 MOST_DELAY_S = MOST_FIBRE_M * FIBRE_SECONDS_PER_METRE + MOST_OWN_DELAY_S + MOST_EQUIPMENT_DELAY_S
 """Of a direction, one way: all three together."""
 MOST_JITTER_S, MOST_QUEUE = 1.0, 4e9
+LEAST_MEMORY, MOST_MEMORY = 16 * 2.0**20, 2.0**50
 LEAST_CARD_RATE_BPS, MOST_CARD_DELAY_S = 1e6, 10e-3
 
 SMALLEST_QUEUE = 18_028
@@ -69,6 +70,12 @@ class DatacenterSpec(StrictModel):
         ge=0, le=MAX_NODES_PER_DATACENTER, description="containers that can hold a stage; 0: it only passes traffic on"
     )
     inside: InsideSpec | None = Field(default=None, description="a network card for every node; default: none")
+    memory: Annotated[float, size_bytes(LEAST_MEMORY, MOST_MEMORY)] | None = Field(
+        default=None, description="that all ranks on one node may have together; default: the machine's"
+    )
+    cpus: float | None = Field(
+        default=None, ge=0.01, le=1024, description="processors for all ranks on one node together; default: any"
+    )
 
 
 class ClosSite(StrictModel):

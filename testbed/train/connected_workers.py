@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import select
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
+from pickle import UnpicklingError
 from typing import Any, NoReturn
 
 from testbed.errors import RunFailed
+from testbed.grouping import grouped
 from testbed.train import protocol
+from testbed.train.received import receive
 
 _CULPRIT_GRACE_S = 1.0
 """So much later than a peer's complaint, a worker's death may become known."""
@@ -29,6 +33,8 @@ class ConnectedWorkers(ABC):
         self.workers, self.tellers = list(workers), list(tellers)
         self._ended: dict[int, int] = {}
         """By rank, how one ended: its exit status; negative: a signal, or that nothing is known of it any more."""
+        self._halted: dict[int, int] = {}
+        """By rank, the signal that stopped one; it would go on."""
 
     @property
     def reach_s(self) -> float:
@@ -46,6 +52,12 @@ class ConnectedWorkers(ABC):
     @abstractmethod
     def called(self, *ranks: int) -> str:
         """What errors call these ranks of the process group."""
+
+    def halted(self) -> str:
+        """Which of them were stopped and do not go on, to be put behind an error; "" where none was."""
+        by_signal = grouped((number, rank) for rank, number in sorted(self._halted.items()) if number)
+        said = [f"{self.called(*ranks)} was stopped by {signal.Signals(by).name}" for by, ranks in by_signal.items()]
+        return f"; {', '.join(said)}" if said else ""
 
     @abstractmethod
     def log(self, rank: int) -> str:
@@ -72,9 +84,11 @@ class ConnectedWorkers(ABC):
         self.workers[rank].send(message)
 
     def reply(self, rank: int) -> Any:
-        """What a worker that has something to say says; None when it has ended."""
+        """What a worker that has something to say says, or that it is no message; None when it has ended."""
         try:
-            return self.workers[rank].recv()
+            return receive(self.workers[rank])
+        except UnpicklingError as error:
+            return protocol.Failed(rank, f"it said what no worker says: {error}")
         except (EOFError, OSError):
             return None
 
@@ -87,12 +101,14 @@ class ConnectedWorkers(ABC):
 
     def _hear(self, teller: Connection) -> None:
         try:
-            message = teller.recv()
-        except (EOFError, OSError):
+            message = receive(teller)
+        except (UnpicklingError, EOFError, OSError):
             self._gone(teller)
             return
         if isinstance(message, protocol.Exited):
             self._note(message)
+        elif isinstance(message, protocol.Halted):
+            self._halted[message.rank] = message.by
 
     def _note(self, ended: protocol.Exited) -> None:
         self._ended[ended.rank] = ended.status

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_s: float) -> None:
     from testbed.lab.namespaces import fork_into
     from testbed.train.pacing import needed_spin_s
-    from testbed.train.protocol import Exited, Imported, ReferenceTrained, StartWorkers, TrainReference
+    from testbed.train.protocol import Exited, Halted, Imported, ReferenceTrained, StartWorkers, TrainReference
     from testbed.train.reference_process import trained_in_own_process
     from testbed.train.worker import become_worker, sleep_exactly
 
@@ -61,8 +61,11 @@ def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_
     for fd in worker_fds:
         os.close(fd)
     while ranks:
-        pid, waited = os.wait()
-        control.send(Exited(ranks.pop(pid), os.waitstatus_to_exitcode(waited)))
+        pid, waited = os.waitpid(-1, os.WUNTRACED | os.WCONTINUED)
+        if os.WIFSTOPPED(waited) or os.WIFCONTINUED(waited):
+            control.send(Halted(ranks[pid], os.WSTOPSIG(waited) if os.WIFSTOPPED(waited) else 0))
+        else:
+            control.send(Exited(ranks.pop(pid), os.waitstatus_to_exitcode(waited)))
 
 
 if __name__ == "__main__":

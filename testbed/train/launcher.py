@@ -10,16 +10,20 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from pathlib import Path
+from pickle import UnpicklingError
 from types import TracebackType
 from typing import NoReturn
 
 from testbed.errors import RunFailed
+from testbed.lab.confinement import Confinement, plain_environment
 from testbed.train import protocol
 from testbed.train.assignment import ReferenceOutcome
 from testbed.train.connected_workers import ConnectedWorkers
+from testbed.train.received import receive
 
 IMPORT_DEADLINE_S = 300.0
 _ANSWER_MARGIN_S = 10.0
@@ -27,6 +31,7 @@ _FAILURE_DEADLINE_S = 60.0
 """For a worker that is to fail, and for those that lose their connections by that."""
 _LOG_LINES = 20
 _POLL_S = 5e-3
+_LOOK_S = 0.2
 _FORK_SERVER_DIED = "the process that holds the workers died"
 
 WORKER_ENVIRONMENT = {
@@ -70,7 +75,7 @@ def _started_server(fds: Sequence[int]) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "testbed.train.fork_server", *map(str, fds)],
         pass_fds=fds,
         stdin=subprocess.DEVNULL,
-        env={**os.environ, **WORKER_ENVIRONMENT},
+        env={**plain_environment(os.environ), **WORKER_ENVIRONMENT},
         process_group=0,  # Ctrl-C is for whoever leaves the Launcher, which ends it
     )
 
@@ -98,8 +103,10 @@ def _forked_server(not_its: Sequence[Connection], fds: Sequence[int]) -> _Forked
 class Launcher(ConnectedWorkers):
     """A fork server and its workers, one per rank. A context manager: leaving it ends every process."""
 
-    def __init__(self, n_ranks: int) -> None:
+    def __init__(self, n_ranks: int, confinement: Confinement | None = None) -> None:
+        """`confinement`, of workers that will live in containers, and of whatever else runs the job's code."""
         self.n_ranks = n_ranks
+        self._confinement = confinement
         self.world: protocol.WorldSpec | None = None
         self._imported_s: float | None = None
         self._asked: protocol.TrainReference | None = None
@@ -155,10 +162,15 @@ class Launcher(ConnectedWorkers):
         self.fork_server.close()
         self.process.wait(timeout=_FAILURE_DEADLINE_S)
 
-    def imported(self) -> float:
-        """Wait until torch is imported; returns how long that took, in s."""
+    def imported(self, look: Callable[[], None] = lambda: None) -> float:
+        """Wait until torch is imported; returns how long that took, in s. Meanwhile `look`, which may raise."""
         if self._imported_s is None:
-            imported = self._receive(self.fork_server, IMPORT_DEADLINE_S, "import torch")
+            until = time.monotonic() + IMPORT_DEADLINE_S
+            while not self.fork_server.poll(_LOOK_S):
+                look()
+                if time.monotonic() > until:
+                    raise RunFailed(f"the fork server did not import torch within {IMPORT_DEADLINE_S:.0f} s")
+            imported = self._receive(self.fork_server, _LOOK_S, "import torch")
             if not isinstance(imported, protocol.Imported):
                 raise RunFailed(f"the fork server said {imported!r} instead of Imported")
             self._imported_s = imported.seconds
@@ -166,8 +178,8 @@ class Launcher(ConnectedWorkers):
 
     def ask_for_reference(self, request: protocol.TrainReference) -> None:
         """Have one process train the same, as soon as torch is imported; `reference` waits for it. Raises RunFailed."""
-        self._asked = request
-        self._tell_fork_server(request)
+        self._asked = replace(request, confinement=self._confinement)
+        self._tell_fork_server(self._asked)
 
     @property
     def asked_for_reference(self) -> bool:
@@ -185,13 +197,19 @@ class Launcher(ConnectedWorkers):
 
     def fork_workers(self, world: protocol.WorldSpec) -> None:
         """See ConnectedWorkers."""
-        self.world = world
-        self._tell_fork_server(protocol.StartWorkers(world))
+        self.world = replace(world, confinement=self._confinement)
+        self._tell_fork_server(protocol.StartWorkers(self.world))
 
     def join(self, world: protocol.WorldSpec) -> protocol.Join:
         """See ConnectedWorkers."""
-        self.world = world
-        return super().join(world)
+        self.world = replace(world, confinement=self._confinement)
+        return super().join(self.world)
+
+    def _tell(self, rank: int, message: object) -> None:
+        super()._tell(rank, message)
+        if isinstance(message, protocol.Join) and message.world.confinement is not None:
+            with message.world.log_file(rank).open("a") as log:
+                reduction.send_handle(self.workers[rank], log.fileno(), 0)
 
     def _gone(self, teller: Connection) -> NoReturn:
         raise RunFailed(_FORK_SERVER_DIED)
@@ -205,8 +223,7 @@ class Launcher(ConnectedWorkers):
     def log(self, rank: int) -> str:
         """See ConnectedWorkers."""
         assert self.world is not None
-        name = self.world.first_rank + rank
-        path = Path(self.world.logs) / f"rank{name}.log"
+        name, path = self.world.first_rank + rank, self.world.log_file(rank)
         lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:] if path.exists() else []
         return "".join(f"\n  rank {name} | {line}" for line in lines)
 
@@ -220,6 +237,6 @@ class Launcher(ConnectedWorkers):
         try:
             if not connection.poll(deadline_s):
                 raise RunFailed(f"the fork server did not {what} within {deadline_s:.0f} s")
-            return connection.recv()
-        except (EOFError, ConnectionResetError):
+            return receive(connection)
+        except (UnpicklingError, EOFError, ConnectionResetError):
             raise RunFailed(f"the fork server ended before it could {what}") from None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from testbed.lab.confinement import Confinement
 from testbed.spec.workload import Workload
 from testbed.train.assignment import IterationRecord, ReferenceOutcome, TimedSchedule, TrainingTask
 
@@ -19,6 +21,8 @@ class WorkerPlace:
     """A process whose namespaces the worker joins; None stays where it is (loopback, for tests)."""
     interface: str
     """The network interface gloo listens on."""
+    groups: tuple[str, ...] = ()
+    """Files that it writes 0 to, to be bound by the limits of its node."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,12 @@ class WorldSpec:
     """Connections between any two of the ranks."""
     cores: tuple[int, ...] = ()
     """Per rank, the processor core that it and its threads stay on; empty: any."""
+    confinement: Confinement | None = None
+    """Of workers in containers: they are handed their logs, which they could not open."""
+
+    def log_file(self, rank: int) -> Path:
+        """Where a worker's words go."""
+        return Path(self.logs) / f"rank{self.first_rank + rank}.log"
 
 
 # launcher -> fork server
@@ -65,6 +75,8 @@ class TrainReference:
     deadline_s: float
     lasts: tuple[int, ...] = ()
     """The iterations that are the last one compared of a case."""
+    confinement: Confinement | None = None
+    """Of the process, which needs no directory to write to."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,15 @@ class Exited:
     rank: int
     status: int
     """Exit status; negative: the signal that killed it."""
+
+
+@dataclass(frozen=True)
+class Halted:
+    """A worker process was stopped by a signal, as by SIGSTOP, or goes on."""
+
+    rank: int
+    by: int
+    """The signal; 0: it goes on."""
 
 
 # launcher -> worker
@@ -166,7 +187,9 @@ class Leave:
 
 @dataclass(frozen=True)
 class Join:
-    """Join another process group, in the same container; answered by Ready when its connections are up and warm."""
+    """Join another process group, in the same container; answered by Ready when its connections are up and warm.
+
+    To workers that are confined, the descriptor of their new log comes next."""
 
     world: WorldSpec
 

@@ -7,25 +7,30 @@ import signal
 import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pickle import UnpicklingError
 
-from testbed.lab.namespaces import die_with_parent
+from testbed.lab.confinement import confine, own_machine
+from testbed.lab.namespaces import die_with_parent, fork_into_new_pid_namespace
 from testbed.train.assignment import ReferenceOutcome
 from testbed.train.data import Corpus
 from testbed.train.protocol import TrainReference
+from testbed.train.received import receive
 from testbed.train.reference import train_reference
 
 
 def trained_in_own_process(request: TrainReference, corpus: Corpus) -> ReferenceOutcome:
     """The losses, or why there are none: whatever happens to the process is no reason to end the run."""
     ours, theirs = Pipe(duplex=False)
-    pid = os.fork()
+    pid = os.fork() if request.confinement is None else fork_into_new_pid_namespace()
     if pid == 0:
         _train(request, corpus, theirs)
     theirs.close()
     try:
         if not ours.poll(request.deadline_s):
             return ReferenceOutcome(refused=f"one process did not train the same within {request.deadline_s:.0f} s")
-        answer = ours.recv()
+        answer = receive(ours)
+    except UnpicklingError as error:
+        return ReferenceOutcome(refused=f"the process that trained the same without a pipeline lies: {error}")
     except (EOFError, OSError):
         return ReferenceOutcome(refused="the process that trained the same without a pipeline ended without a word")
     finally:
@@ -41,6 +46,9 @@ def _train(request: TrainReference, corpus: Corpus, answer: Connection) -> None:
     try:
         die_with_parent(signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+        if request.confinement is not None:
+            own_machine()
+            confine(request.confinement._replace(shared=""), answer.fileno(), real_time=False)
         began = time.monotonic()
         trained = train_reference(request.workload, corpus, request.iterations, request.lasts)
         took_s = time.monotonic() - began

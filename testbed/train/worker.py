@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from testbed.lab.confinement import confine, own_files
 from testbed.lab.host_settings import become_real_time, priorities
 from testbed.lab.namespaces import attach
 from testbed.train import protocol
@@ -62,12 +64,26 @@ def become_worker(
                 os.close(fd)
         container = world.places[rank].container_pid
         if container is not None:
-            attach(container)
+            _enter(container, rank, world, launcher)
         status = work(rank, world, launcher, corpus, longest_spin_s)
     except BaseException as error:  # noqa: BLE001 - nothing may escape a fork, and the launcher must hear of it
         launcher.send(protocol.Failed(rank, f"cannot enter its container: {error!r}"))
     finally:
         os._exit(status)
+
+
+def _enter(container: int, rank: int, world: protocol.WorldSpec, launcher: Connection) -> None:
+    """Enter a container, and have the rights there that a worker needs."""
+    for group in world.places[rank].groups:
+        Path(group).write_text("0", encoding="ascii")
+    if world.confinement is None:
+        attach(container)
+        return
+    log = os.open(world.log_file(rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    _log_to(log)
+    attach(container)
+    own_files()
+    confine(world.confinement, launcher.fileno(), real_time=world.real_time)
 
 
 def work(rank: int, world: protocol.WorldSpec, launcher: Connection, corpus: Corpus, longest_spin_s: float) -> int:
@@ -80,7 +96,8 @@ def work(rank: int, world: protocol.WorldSpec, launcher: Connection, corpus: Cor
             become_real_time()
         while another is not None:
             world = another
-            _log_to(rank, world)
+            if world.confinement is None:
+                _log_to(os.open(world.log_file(rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644))
             _show(world.first_rank + rank, "joining")
             _join(rank, world)
             launcher.send(protocol.Ready(rank))
@@ -101,6 +118,8 @@ def _next_world(launcher: Connection) -> protocol.WorldSpec | None:
     """What a worker that has left its process group is to join; None: nothing more."""
     match launcher.recv():
         case protocol.Join(world):
+            if world.confinement is not None:
+                _log_to(reduction.recv_handle(launcher))
             return world
         case protocol.Stop():
             return None
@@ -108,11 +127,11 @@ def _next_world(launcher: Connection) -> protocol.WorldSpec | None:
             raise TypeError(f"not a message for a worker that has left: {other!r}")
 
 
-def _log_to(rank: int, world: protocol.WorldSpec) -> None:
-    """Have whatever is said go to the rank's file."""
-    with (Path(world.logs) / f"rank{world.first_rank + rank}.log").open("a") as log:
-        os.dup2(log.fileno(), sys.stdout.fileno())
-        os.dup2(log.fileno(), sys.stderr.fileno())
+def _log_to(log: int) -> None:
+    """Have whatever is said go to the file of this descriptor, which is closed."""
+    os.dup2(log, sys.stdout.fileno())
+    os.dup2(log, sys.stderr.fileno())
+    os.close(log)
 
 
 def sleep_exactly() -> None:

@@ -26,13 +26,14 @@ from testbed import source
 from testbed.errors import ExitCode, Interrupted, MachineLacks, RunFailed
 from testbed.files import remove_partial
 from testbed.lab import namespaces as ns
+from testbed.lab.hidden_files import hide_secrets
 from testbed.lab.sandbox import run_in_sandbox
 from testbed.plugins import in_file
 from testbed.progress import Replay
 from testbed.session.machine_report import MACHINE_VARIABLE
 from testbed.train.launcher import WORKER_ENVIRONMENT
 from testbed.vm import guest_request as request
-from testbed.vm.guest_files import PACKAGE, PYTHON, SEARCH_PATH, SOURCE, hide_secrets, lay_out
+from testbed.vm.guest_files import PACKAGE, PYTHON, SEARCH_PATH, SOURCE, lay_out
 from testbed.vm.guest_machine import GuestMachine
 from testbed.vm.idle import idlest_cpu
 from testbed.vm.kernel import SEED_VARIABLE

@@ -12,9 +12,7 @@ directory of a search path in which a file is missing costs a microsecond.
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -57,51 +55,6 @@ def lay_out(root: Path, copy: Path | None) -> None:
         ns.bind(copy, top / "source")
     _python(top)
     ns.make_read_only(str(root))
-
-
-_HOMES = (Path("/root"), Path("/home"))
-_SECRET_FILES = ("etc/shadow*", "etc/gshadow*", "etc/ssh/*_key", "etc/sudoers", "etc/krb5.keytab")
-_SECRET_DIRECTORIES = ("etc/ssl/private", "run/secrets", "var/run/secrets", "etc/sudoers.d")
-
-
-def hide_secrets() -> None:
-    """In a read-only mount namespace of our own: homes and the machine's secrets are empty from now on.
-
-    A guest's root may mount any path of this namespace, so it is here that they must not be. Of a home there is left
-    what a guest is made of, where that lies in it: Python, its environment, this package.
-    """
-    needed = [Path(place).resolve() for place in (sys.base_prefix, sys.prefix, source.PACKAGE)]
-    # Python's own shared library: a copied installation takes that of where it was built
-    needed += [place for place in _libraries_of_python() if not any(place.is_relative_to(one) for one in needed)]
-    for home in dict.fromkeys((*_HOMES, Path(os.environ.get("HOME") or "/").resolve())):
-        if home.is_dir() and home != Path("/") and not any(home.is_relative_to(place) for place in needed):
-            _hide(home, [place for place in needed if place.is_relative_to(home)])
-    for pattern in _SECRET_DIRECTORIES:
-        for directory in Path("/").glob(pattern):
-            if directory.is_dir():
-                _hide(directory, [])
-    for pattern in _SECRET_FILES:
-        for file in Path("/").glob(pattern):
-            if file.is_file():
-                ns.mount("/dev/null", str(file), "none", ns.MS_BIND)
-
-
-def _libraries_of_python() -> list[Path]:
-    """Directories of the shared libraries of Python that this process has loaded; none where it is one program."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    files = {Path(line.split(maxsplit=5)[5]) for line in lines if "/libpython" in line}
-    return sorted({file.parent for file in files})
-
-
-def _hide(directory: Path, kept: Sequence[Path]) -> None:
-    """Put an empty directory over another, and back into it what is `kept`."""
-    there = {place: os.open(place, os.O_PATH | os.O_DIRECTORY) for place in kept}
-    ns.mount("testbed-hidden", str(directory), "tmpfs")
-    for place in sorted(there):
-        place.mkdir(parents=True, exist_ok=True)
-        ns.mount(f"/proc/self/fd/{there[place]}", str(place), "none", ns.MS_BIND | ns.MS_REC)
-        os.close(there[place])
-    ns.make_read_only(str(directory))
 
 
 def _machine(root: Path) -> None:

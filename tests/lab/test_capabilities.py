@@ -15,7 +15,7 @@ import pytest
 from ordinary_user import without_user_namespaces
 
 from testbed.errors import ExitCode
-from testbed.lab.capabilities import OF_GUESTS, OF_LABS, SYS_NICE, Capability
+from testbed.lab.capabilities import CHANGE_USER, OF_GUESTS, OF_LABS, SYS_NICE, Capability
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -84,6 +84,8 @@ def test_a_run_on_the_real_clock_needs_no_more_than_these(files: Path) -> None:
     """In a network namespace of its own, as a container's is."""
     done = run(["unshare", "--net", *dropped(*OF_LABS)], files)
     assert done.returncode in (ExitCode.OK, ExitCode.UNTRUSTED), done.stderr
+    manifest = json.loads((files / "results/manifest.json").read_text())
+    assert manifest["confinement"] == {"user": None, "stays": "no CAP_SETUID", "capabilities": []}
     assert (files / "results/comparison.json").is_file()
 
 
@@ -186,7 +188,8 @@ def test_the_page_names_exactly_these() -> None:
     page = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
     told = dict(re.findall(r"^\| `([A-Z_]+)` \| (real|both)\b", page, re.MULTILINE))
     assert told == {
-        capability.name: "both" if capability in OF_GUESTS else "real" for capability in (*OF_LABS, SYS_NICE)
+        capability.name: "both" if capability in OF_GUESTS else "real"
+        for capability in (*OF_LABS, *CHANGE_USER, SYS_NICE)
     }
     (command,) = [line for line in page.splitlines() if line.startswith("podman run") and "NET_RAW" in line]
-    assert set(re.findall(r"[A-Z_]{7,}", command)) == set(told)
+    assert set(re.findall(r"[A-Z_]{6,}", command)) == set(told)

@@ -56,3 +56,19 @@ def test_it_goes_where_its_keeper_was_killed() -> None:
 def test_no_place_for_it() -> None:
     with pytest.raises(RunFailed, match="no temporary directory"), scratch_directory("no/such/place-"):
         pass
+
+
+def test_an_empty_directory_elsewhere_goes_with_a_killed_process(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, tempfile\n"
+        "from pathlib import Path\n"
+        "from testbed.scratch import remove_at_the_end, scratch_directory\n"
+        "with scratch_directory('testbed-') as scratch:\n"
+        "    tempfile.tempdir = str(scratch)\n"
+        f"    group = Path({str(tmp_path / 'group')!r})\n"
+        "    remove_at_the_end(group)\n"
+        "    group.mkdir()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    wait_until(lambda: not (tmp_path / "group").exists(), "the directory is left")

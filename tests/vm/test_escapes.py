@@ -1,4 +1,4 @@
-"""What code of a job can reach from within a guest: a row per escape that was tried."""
+"""What code of a job can reach from within a guest, as its root and as a worker (docs/isolation.md)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from escapes import TOPOLOGY, WORKLOAD, got_out, stranger, told
+
 from testbed.errors import ExitCode
+from testbed.lab.confinement import WORKER_USER
 from testbed.vm import kernel
 
-ROOT = Path(__file__).parents[2]
 LIMIT_S = 240
-WORKLOAD = """
-name: stranger
-model: {kind: "stranger.py:Mlp", layers: 8, width: 64, sequence: 32}
-parallelism: {pipeline: 4}
-microbatches: 2
-microbatch_size: 1
-pacing: {F: 10 ms, I: 10 ms, W: 10 ms}
-message: 10 kB
-iterations: 1
-warmup: 1
-schedules: [1f1b]
-"""
 TRIED = """
 
 import ctypes, json, os
@@ -63,11 +53,13 @@ def test_what_code_of_a_job_reaches_from_a_guest(time_travel_kernel: kernel.Kern
     home = tmp_path / "home"
     home.mkdir()
     (home / "SECRET").write_text("key")
-    model = (ROOT / "examples/my_model.py").read_text(encoding="utf-8")
+    known = {"HERE": str(tmp_path), "HOME": str(home), "PYTHON": sys.prefix, "HOST_PID": os.getpid()}
+    model = stranger(**known, PORT=1, SOCKET="nobody-listens")
     tried = TRIED.replace("HERE", str(tmp_path)).replace("HOST_PID", str(os.getpid())).replace("/root", str(home))
     (tmp_path / "stranger.py").write_text(f"{model}{tried}")
     (tmp_path / "job.yaml").write_text(WORKLOAD)
-    words = ["run", "two-dc-longhaul", "job.yaml"]
+    (tmp_path / "pair.yaml").write_text(TOPOLOGY)
+    words = ["run", "pair.yaml", "job.yaml"]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "testbed", *words, "--clock", "virtual", "--out", "out", "--quiet"],
         cwd=tmp_path,
@@ -94,5 +86,11 @@ def test_what_code_of_a_job_reaches_from_a_guest(time_travel_kernel: kernel.Kern
     assert found["module"] in refused
     assert found["link"] in refused
     assert found["environment"] == []
+    reports = told("".join(path.read_text() for path in sorted((tmp_path / "out/logs").iterdir())))
+    assert len(reports) == 2
+    for report in reports:
+        assert got_out(report["tried"]) == {}
+        assert report["user"] == [str(WORKER_USER)] * 4
+        assert report["capabilities"] == ["0" * 16] * 4
     assert not Path("/etc/escaped").exists()
     assert not (tmp_path / "escaped").exists()
