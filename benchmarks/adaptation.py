@@ -7,8 +7,8 @@ that comes and goes every 3, 5, 10 and 30 iterations, a rank 1.5 times slower, t
 drawn by seed: two or three datacenters, 4 to 6 ranks, 6 to 16 microbatches, memory for P to 2 P of them, one or two
 changes. Each trains 5 iterations before the first change and 40 after it. A swap is taken to cost 20 ms. Beside them
 steady iterations, with slots as paced and with slots drawn with a coefficient of variation of 3 % and 37 %. Of who
-sees: of the gain of an oracle that knows all, but not before the iteration of the first change has ended. The picture
-is of the last timeline of our own.
+sees: of the gain of an oracle that knows all, but of a change that never happened before not until its first iteration
+has ended. The picture is of the last timeline of our own.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def shares(claim: str, every: Sequence[Judged], asked_for: int) -> Claim:
     worst, median = (found[0], found[len(found) // 2]) if found else (1.0, 1.0)
     swaps = max((len(one.found.swaps) for one in every), default=0)
     can = sorted(one.found.late_share for one in every if one.found.late_share is not None)
-    of_seeing = f" (of what can be had by who has to see the first change {can[0]:.1%})" if can else ""
+    of_seeing = f" (of what can be had by who has to see a change first: worst {can[0]:.1%})" if can else ""
     nothing = f"{len(every) - len(found)} with nothing to gain"
     got = (
         f"{len(found) - few} of {len(found)}, worst {worst:.1%}{of_seeing}, median {median:.1%}; "

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from testbed.adaptation.estimates import Belief, Estimator, Learnt
+from testbed.adaptation.estimates import CONFIRMING, Belief, Estimator, Learnt
 from testbed.adaptation.prospects import AdaptableJob, Prospect, Prospects, planned_belief
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next, turn_since
 from testbed.adaptation.sightings import Sighting
@@ -29,6 +29,9 @@ WORTH = 0.005
 
 DWELL = 3
 """Iterations that a schedule runs at least: as many as it takes to see what it does."""
+
+LASTS = 3
+"""Iterations that what has changed is expected to stay at least: what lasts less than a dwell nobody can follow."""
 
 PHASES = 8
 """So many of the latest are remembered."""
@@ -59,10 +62,16 @@ Controller = Callable[..., Decide]
 
 
 def ski_rental(
-    dwell: Annotated[int, Field(ge=1, le=1000)] = DWELL, worth: Annotated[float, Field(ge=0, le=1)] = WORTH
+    dwell: Annotated[int, Field(ge=1, le=1000)] = DWELL,
+    worth: Annotated[float, Field(ge=0, le=1)] = WORTH,
+    lasts: Annotated[int, Field(ge=0, le=1000)] = LASTS,
 ) -> Decide:
-    """Swaps once as much has been lost by not having swapped as a swap costs: never twice what an oracle pays."""
-    return _SkiRental(dwell, worth)
+    """Swaps once as much has been lost by not having swapped as a swap costs: never twice what an oracle pays.
+
+    And at once where as much is to be gained in the few iterations that what has changed is expected to last; 0: the
+    ski rental alone.
+    """
+    return _SkiRental(dwell, worth, lasts)
 
 
 def never() -> Decide:
@@ -74,6 +83,7 @@ def never() -> Decide:
 class _SkiRental:
     dwell: int
     worth: float
+    lasts: int
     since_swap: int = 0
     doubted: int = 0
     """Iterations whose loss is counted once it is known what they were under."""
@@ -99,8 +109,8 @@ class _SkiRental:
         able = [
             each
             for each in outlook.prospects
-            if expected_s[each.schedule.rows] < (1 - self.worth) * running_s
-            and self.lost_s[each.schedule.rows] >= outlook.swap_s
+            if (gain_s := running_s - expected_s[each.schedule.rows]) > self.worth * running_s
+            and max(self.lost_s[each.schedule.rows], self.lasts * gain_s) >= outlook.swap_s
         ]
         if not able:
             return None
@@ -241,9 +251,11 @@ class Adapting:
         self._prospects, self._decide, self._swap_s = Prospects(subject), decide, swap_s
         self._estimator = Estimator(planned_belief(subject))
         self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
-        fitting = self._prospects.made_for(self._estimator.belief)
-        begun = fitting[0] if running is None else self._prospects.labelled(running, self._estimator.belief)
+        planned = self._estimator.belief
+        best = self._prospects.to_begin_with(planned)
+        begun = best if running is None else self._prospects.labelled(running, planned)
         if begun is None:
+            fitting = self._prospects.made_for(planned)
             expected = f"a schedule that fits ({', '.join(each.label for each in fitting)})"
             raise BadInput.of("--begin", "schedule", running, expected)
         self.running = begun
@@ -271,6 +283,9 @@ class Adapting:
     def _remember(self, belief: Belief, doubts: bool, changed: bool) -> None:
         self._doubted += 1
         if changed:
+            if len(self._believed) > 1 and self._believed[-1].iterations < CONFIRMING:
+                # what it was taken for at first, corrected: the same change
+                self._doubted += self._believed.pop().iterations
             self._believed = [*self._believed[1 - PHASES :], _Since(belief, 0)]
         if not doubts:
             last = self._believed[-1]

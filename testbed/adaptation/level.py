@@ -28,6 +28,11 @@ class Level:
         """Forget everything."""
         self._count, self._mean, self._above, self._below = 0, 0.0, 0.0, 0.0
 
+    @property
+    def mean(self) -> float:
+        """Of all values since the last reset; 0 of none."""
+        return self._mean
+
     def add(self, value: float, deviation: float = 0.0) -> bool:
         """Take the next value; whether it makes an alarm, after which the series begins anew with this value.
 

@@ -28,6 +28,9 @@ SHARES = (0.25, 0.5, 0.75)
 """Of the way from what was believed to what is: what schedules are made for beside these two; at first from links that
 are half as good. One that is made for the middle may be good at both ends, where each end's own is good at one."""
 
+AS_FAST = 1e-4
+"""By so much of an iteration schedules may differ to be as fast as each other: no clock of a job tells them apart."""
+
 
 class Prospect(NamedTuple):
     """A schedule, and what an iteration is predicted to take with it."""
@@ -182,6 +185,15 @@ class Prospects:
         times = self.times(belief)
         found = [Prospect(kept.label, kept.schedule, times[rows]) for rows, kept in self._kept.items()]
         return sorted(found, key=lambda prospect: prospect.predicted_s)
+
+    def to_begin_with(self, belief: Belief) -> Prospect:
+        """The fastest; of several that are as fast, one that was made for exactly that.
+
+        Raises DoesNotFit where no choice has room.
+        """
+        fastest, *_ = self.under(belief)
+        made, *_ = self.made_for(belief) or [fastest]
+        return made if made.predicted_s <= (1 + AS_FAST) * fastest.predicted_s else fastest
 
     def made_for(self, belief: Belief) -> list[Prospect]:
         """Of them those that were made for exactly that."""

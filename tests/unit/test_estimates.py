@@ -146,9 +146,25 @@ def test_what_was_different_from_the_beginning_is_found_without_an_alarm(estimat
 
 def test_a_slow_rank_is_slow_in_kinds_that_the_schedule_does_not_have(estimator: Estimator) -> None:
     for slot_s in (0.02, 0.02, 0.03, 0.03):
-        learnt = estimator.learn(seen(slot_s=slot_s))
-    assert learnt.changes == ("rank 0",)
+        estimator.learn(seen(slot_s=slot_s))
     assert [slot.value for slot in estimator.belief.slots.values()] == pytest.approx([0.03] * 4)
+
+
+def test_a_rank_that_is_evidently_slower_is_believed_at_once(estimator: Estimator) -> None:
+    learnt = [estimator.learn(seen(slot_s=slot_s)).changes for slot_s in (0.02, 0.02, 0.03)]
+    assert learnt == [(), (), ("rank 0",)]
+    assert not estimator.doubts
+
+
+def test_slots_that_vary_much_are_no_other_rank_by_chance(estimator: Estimator) -> None:
+    """By a quarter, where the mean of eight actions is known to 13 %: neither at once nor confirmed."""
+    learnt = [estimator.learn(seen(slot_s=slot_s, deviation_s=0.37 * slot_s)) for slot_s in (0.02, 0.02, 0.025, 0.025)]
+    assert not any(each.changes for each in learnt)
+
+
+def test_what_is_slower_for_long_is_found_where_slots_vary_much(estimator: Estimator) -> None:
+    learnt = [estimator.learn(seen(slot_s=slot_s, deviation_s=0.37 * slot_s)) for slot_s in [0.02] * 5 + [0.03] * 9]
+    assert [iteration for iteration, each in enumerate(learnt) if each.changes] != []
 
 
 def test_intervals_hold_the_truth_of_slots_that_vary() -> None:

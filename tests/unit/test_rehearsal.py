@@ -19,7 +19,7 @@ from testbed.adaptation import controller
 from testbed.adaptation.controller import Outlook, expected, ski_rental
 from testbed.adaptation.prospects import AdaptableJob, Prospect, adaptable_job, planned_belief
 from testbed.adaptation.recurrence import BelievedPhase
-from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, World, rehearse
+from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, World, rehearse, spans_of_who_sees
 from testbed.adaptation.rehearsal_changes import Change, change
 from testbed.cli import app
 from testbed.errors import BadInput
@@ -132,7 +132,7 @@ def test_cross_traffic_makes_nobody_flap_or_lose(large: AdaptableJob, every: int
 # --- what is steady -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("slots", [AS_PACED, SlotVariation(0.03, 1), SlotVariation(0.03, 2)])
+@pytest.mark.parametrize("slots", [AS_PACED, SlotVariation(0.03, 1), SlotVariation(0.03, 2), SlotVariation(0.37, 4)])
 def test_nothing_is_swapped_where_nothing_happens(plain: AdaptableJob, slots: SlotVariation) -> None:
     found = rehearsed(plain, iterations=100, drawn=slots)
     assert found.swaps == []
@@ -160,6 +160,26 @@ def test_nobody_is_ahead_of_the_oracle(large: AdaptableJob) -> None:
     for every in (3, 10):
         found = rehearsed(large, f"link {LINK} traffic 70 % every {every} at {AT}")
         assert found.total_s("oracle") <= min(found.total_s("adapted"), found.total_s("never")) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("states", "spans"),
+    [
+        ([0, 0, 0], [[0, 0, 0]]),
+        ([0, 0, 1, 1, 1], [[0, 0, 1], [1, 1]]),
+        ([0, 1, 1, 0, 0, 1, 1, 0, 0], [[0, 1], [1, 0], [0], [1, 1], [0, 0]]),
+        ([0, 1, 2, 2], [[0, 1, 2], [2]]),
+    ],
+)
+def test_who_has_to_see_a_change_knows_of_it_from_its_first_end_on(states: list[int], spans: list[list[int]]) -> None:
+    assert spans_of_who_sees(states) == spans
+
+
+def test_who_has_to_see_a_change_is_behind_who_knows_and_the_job_hardly_behind_that(large: AdaptableJob) -> None:
+    found = rehearsed(large, f"link {LINK} traffic 60 % every 10 at {AT}")
+    assert found.total_s("oracle") < found.total_s("late_oracle") <= found.total_s("adapted") + 1e-9
+    assert found.late_share is not None
+    assert found.late_share >= 0.95
 
 
 def test_swaps_are_paid_for(plain: AdaptableJob) -> None:
@@ -240,13 +260,18 @@ def outlook(running: float, *others: float, swap_s: float = 1.0, doubts: bool = 
     return Outlook(0, mine, every, swap_s, nothing, doubts, running, [BelievedPhase(5, times)])
 
 
-def asked(*outlooks: Outlook, dwell: int = 1) -> list[str | None]:
-    decide = ski_rental(dwell)
+def asked(*outlooks: Outlook, dwell: int = 1, lasts: int = 0) -> list[str | None]:
+    decide = ski_rental(dwell, lasts=lasts)
     return [None if (found := decide(each)) is None else found.label for each in outlooks]
 
 
 def test_it_swaps_once_as_much_is_lost_as_a_swap_costs() -> None:
     assert asked(*[outlook(2.0, 1.6)] * 3) == [None, None, "s2"]
+
+
+def test_it_swaps_at_once_where_that_pays_in_the_least_time_that_changes_last() -> None:
+    assert asked(outlook(2.0, 1.6), lasts=3) == ["s2"]
+    assert asked(*[outlook(2.0, 1.6)] * 2, lasts=2) == [None, None]
 
 
 def test_what_is_in_doubt_is_counted_once_it_is_known() -> None:
