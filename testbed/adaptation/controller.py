@@ -173,12 +173,17 @@ class ControllerChoice:
     """NAME, or NAME,OPTION=VALUE..."""
     controller: Controller
     options: dict[str, Any]
+    content: str | None
+    """Of one in a file, what the file holds."""
+    asked_by: str
+    """The option of the command."""
 
     def begin(self) -> Decide:
         """One that knows nothing yet. A user's own that fails is bad input, and the line of the file is named."""
         decide = self._called(lambda: self.controller(**self.options))
         if not callable(decide):
-            raise BadInput.of("--controller", self.label, decide, "a function that returns a function of an Outlook")
+            expected = "a function that returns a function of an Outlook"
+            raise BadInput.of(self.asked_by, self.label, type(decide).__name__, expected)
         return lambda outlook: self._checked(self._called(lambda: decide(outlook)))
 
     def _called(self, call: Callable[[], Any]) -> Any:
@@ -192,18 +197,21 @@ class ControllerChoice:
             if reference is None:
                 raise
             expected = f"a controller that works ({problem_in(reference.file, error)})"
-            raise BadInput.of("--controller", "controller", self.label, expected) from error
+            raise BadInput.of(self.asked_by, "controller", self.label, expected) from error
 
     def _checked(self, decided: object) -> Prospect | None:
         if decided is None or isinstance(decided, Prospect):
             return decided
-        raise BadInput.of("--controller", self.label, decided, "one of the outlook's prospects, or None")
+        raise BadInput.of(self.asked_by, self.label, decided, "one of the outlook's prospects, or None")
 
 
-def choose(text: str, directory: Path | None = None, option: str = "--controller") -> ControllerChoice:
+def choose(
+    text: str, directory: Path | None = None, option: str = "--controller", content: str | None = None
+) -> ControllerChoice:
     """The controller that `text` asks for: NAME or FILE.py:NAME, then options as `,dwell=5`.
 
-    Raises BadInput naming what is registered, or the option (`option` is the command's) and what is expected of it.
+    A file is read, relative to `directory`, unless its `content` is known. Raises BadInput naming what is registered,
+    or the option (`option` is the command's) and what is expected of it.
     """
     name, *settings = text.split(",")
     given: dict[str, Any] = {}
@@ -214,13 +222,14 @@ def choose(text: str, directory: Path | None = None, option: str = "--controller
         given[key.strip()] = yaml_tree.parse(value, option, text)
     reference = in_file(name)
     try:
-        content = None if reference is None else read_content(reference.file, directory or Path())
+        if reference is not None and content is None:
+            content = read_content(reference.file, directory or Path())
         found = CONTROLLERS.find(name, content)
         known = list(inspect.signature(found).parameters)
         options = checked_options(found, known, given, name, (option, f"{name},"))
     except Unusable as error:
         raise error.at(option, "controller") from error
-    return ControllerChoice(text, found, options)
+    return ControllerChoice(text, found, options, content, option)
 
 
 class Step(NamedTuple):

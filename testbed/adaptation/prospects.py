@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from testbed.adaptation.estimates import CHANGED, Belief, PathEstimate, between, exactly
-from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting
+from testbed.adaptation.sightings import PROBE_BYTES, Crossing, Pair, sighting
 from testbed.errors import BadInput, DoesNotFit
 from testbed.model.simulate import makespan, simulate
 from testbed.pipeline.ir import KINDS, Action, Row, Schedule
@@ -228,8 +228,8 @@ class Prospects:
         return {rows: known.seconds[rows] for rows in self._kept}
 
     def alone(self, belief: Belief, running: Prospect) -> dict[Pair, float]:
-        """Share of even the least time of a message between two datacenters that it would take by itself, if that is
-        so: where a link is full, every message waits for another one.
+        """Of what even the fastest message between two datacenters takes longer than a probe, the share that it would
+        take by itself, if that is so: where a link is full, every message waits for another one.
         """
         rows = running.schedule.rows
         key = belief.key, rows
@@ -242,7 +242,7 @@ class Prospects:
             seen = sighting(trace, self._subject.sites, probes_s).crossings
             self._alone = {
                 key: {
-                    pair: min(1.0, _alone_s(problem, ends, seen[pair].message_bytes) / seen[pair].message_s)
+                    pair: _share(_alone_s(problem, ends, seen[pair].message_bytes), seen[pair])
                     for pair, ends in self._subject.pairs(problem).items()
                 }
             }
@@ -278,6 +278,11 @@ class Prospects:
 def _alone_s(problem: Problem, ends: tuple[int, int], size: float) -> float:
     """What a message between two ranks takes over idle links."""
     return crossing_s([problem.links[index] for index in problem.route(*ends)], size)
+
+
+def _share(alone_s: float, seen: Crossing) -> float:
+    longer_s = seen.message_s - seen.probe_s
+    return min(1.0, max(0.0, alone_s - seen.probe_s) / longer_s) if longer_s > 0 else 1.0
 
 
 def _slower(belief: Belief) -> Belief:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from testbed.adaptation.controller import Adapting, ControllerChoice, Step
+from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.prospects import AdaptableJob, Prospect
 from testbed.adaptation.rehearsal_changes import Change, Truth, real_problem, truth_at
 from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting
@@ -273,23 +274,15 @@ def spans_of_who_sees(states: Sequence[int]) -> list[list[int]]:
 
 
 def _oracle(world: World, able: Sequence[Prospect], spans: Sequence[Sequence[int]], swap_s: float) -> list[Prospect]:
-    """Per iteration of these spans, the schedule of who knows what will happen: the least sum, by dynamic programming.
+    """Per iteration of these spans, the schedule of who knows what will happen.
 
     It begins with the first of `able`, may run each of them, and pays for swaps as everybody does.
     """
-    total = np.array([0.0, *[np.inf] * (len(able) - 1)])
-    came: list[np.ndarray[Any, np.dtype[np.int64]]] = []
-    for span in spans:
-        from_best = int(total.argmin())
-        swapping = total[from_best] + swap_s < total
-        came.append(np.where(swapping, from_best, np.arange(len(able))))
-        run_s = [sum(world.typical_s(each.schedule, state) for state in span) for each in able]
-        total = np.minimum(total, total[from_best] + swap_s) + np.array(run_s)
-    which, chosen = int(total.argmin()), list[Prospect]()
-    for span, before in zip(reversed(spans), reversed(came), strict=True):
-        chosen += [able[which]] * len(span)
-        which = int(before[which])
-    return chosen[::-1]
+    run_s = [[sum(world.typical_s(each.schedule, state) for state in span) for each in able] for span in spans]
+    if not spans:
+        return []
+    which = best_sequence(np.array(run_s), swap_s)
+    return [able[number] for number, span in zip(which, spans, strict=True) for _ in span]
 
 
 def _able(world: World, others: Sequence[Prospect], states: Sequence[int]) -> list[Prospect]:

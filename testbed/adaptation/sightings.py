@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -51,9 +52,13 @@ class Sighting(NamedTuple):
     slots: Mapping[RankKind, ActionTimes]
 
     def by_themselves(self, shares: Mapping[Pair, float]) -> Sighting:
-        """With messages as if they had not had to wait for others on a full link: these shares of their times."""
+        """With messages as if they had not had to wait for others on a full link: these shares of what they took longer
+        than a probe, which no delay changes.
+        """
         crossings = {
-            pair: each._replace(message_s=max(each.probe_s, each.message_s * shares.get(pair, 1.0)))
+            pair: each._replace(
+                message_s=each.probe_s + shares.get(pair, 1.0) * max(0.0, each.message_s - each.probe_s)
+            )
             for pair, each in self.crossings.items()
         }
         return self._replace(crossings=crossings)
@@ -62,6 +67,18 @@ class Sighting(NamedTuple):
 def sighting(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float]) -> Sighting:
     """What the times of an iteration say; `sites` has the datacenter of every rank."""
     return Sighting(float(trace.makespans()[0]), _crossings(trace, sites, probes_s), _slots(trace))
+
+
+def with_wire_bytes(measured: Trace, predicted: Trace) -> Trace:
+    """A measured trace, which does not know what its messages are on the wire, with what the model says of messages of
+    as many bytes.
+    """
+    messages, known = measured.messages.copy(), predicted.messages
+    payloads, first = np.unique(known["payload_bytes"], return_index=True)
+    places = np.minimum(np.searchsorted(payloads, messages["payload_bytes"]), len(payloads) - 1)
+    same = payloads[places] == messages["payload_bytes"]
+    messages["wire_bytes"] = np.where(same, known["wire_bytes"][first][places], messages["wire_bytes"])
+    return replace(measured, messages=messages)
 
 
 def _crossings(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float]) -> dict[Pair, Crossing]:

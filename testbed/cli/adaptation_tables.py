@@ -31,13 +31,32 @@ def adaptation_tables(adaptation: Mapping[str, Any] | None) -> Iterator[Table | 
 
 
 def what_it_brought(adaptation: Mapping[str, Any]) -> str:
-    """All iterations as measured, beside those of a job that never adapts, as predicted."""
-    rows = adaptation["iterations"]
+    """All iterations as measured, beside those of a job that never adapts and of an oracle, as predicted.
+
+    Runs of an earlier testbed have no oracle.
+    """
+    rows, swap_s = adaptation["iterations"], adaptation.get("swap_s", 0.0)
     measured_s, never_s = (sum(row[name] for row in rows) for name in ("measured_s", "never_predicted_s"))
-    shown = show_times([measured_s, never_s])
+    oracle_s = sum(row.get("oracle_predicted_s", row["never_predicted_s"]) for row in rows)
+    shown = show_times([measured_s, never_s, oracle_s])
     swaps = sum(row["swapped_to"] is not None for row in rows)
     change = show_change(measured_s / never_s - 1)
-    return f"{len(rows)} iterations with {swaps} swaps: {shown[0]}; never adapting (predicted): {shown[1]} ({change})"
+    line = f"{len(rows)} iterations with {_swaps(swaps)}: {shown[0]}; never adapting (predicted): {shown[1]} ({change})"
+    if "oracle" not in rows[0]:
+        return line
+    known = oracle_swaps(adaptation)
+    most_s, gain_s = never_s - oracle_s - known * swap_s, never_s - measured_s - swaps * swap_s
+    share = f"; {gain_s / most_s:.0%} of its gain, swaps at {show_time(swap_s)} paid for" if most_s > 0 else ""
+    return f"{line}; oracle (predicted): {shown[2]} with {_swaps(known)}{share}"
+
+
+def oracle_swaps(adaptation: Mapping[str, Any]) -> int:
+    """How often the oracle goes on with another family's schedule or with one made anew."""
+    return sum(bool(row["oracle_swaps"]) for row in adaptation["iterations"])
+
+
+def _swaps(count: int) -> str:
+    return "1 swap" if count == 1 else f"{count} swaps"
 
 
 def _said(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from in_process import run_testbed
 from one_boot import MARKS, Asked, Measured, planned
 
 from testbed.planning import file
+from testbed.results.adaptation_drawing import draw_adaptation
 from testbed.thresholds import MODEL_SHARE
 
 pytestmark = MARKS
@@ -39,6 +40,17 @@ def test_the_controller_notices_what_its_job_can_see(rows: list[dict[str, Any]])
     assert set(rows[3]["alarms"]) == {"paris -> warsaw", "warsaw -> paris"}
     believed = rows[5]["delay_s"]
     assert believed["paris -> warsaw"] == pytest.approx(60e-3, rel=0.02)
+    assert rows[5]["rate_bps"]["paris -> warsaw"] == pytest.approx(1e9, rel=0.05), "two sizes tell a delay from a rate"
+    assert [row["happens"] for row in rows] == [[EVENT] if number == 3 else [] for number in range(8)]
+
+
+def test_an_oracle_stands_beside_it(measured: Mapping[str, Measured], rows: list[dict[str, Any]]) -> None:
+    oracle_s = sum(row["oracle_predicted_s"] for row in rows)
+    assert oracle_s < sum(row["measured_s"] for row in rows) < sum(row["never_predicted_s"] for row in rows)
+    assert [row["oracle_swaps"] for row in rows].count(True) >= 1
+    picture = measured["adapting"].out / "adaptation.svg"
+    draw_adaptation(measured["adapting"].document["adaptation"], "adapting", picture)
+    assert "oracle (predicted)" in picture.read_text()
 
 
 def test_it_swaps_and_that_is_worth_it(measured: Mapping[str, Measured], rows: list[dict[str, Any]]) -> None:
@@ -46,6 +58,8 @@ def test_it_swaps_and_that_is_worth_it(measured: Mapping[str, Measured], rows: l
     assert swapped
     for row in swapped:
         assert row["expected_s"] < row["stays_s"]
+        after = rows[row["iteration"] + 1]
+        assert after["measured_s"] == pytest.approx(row["expected_s"], rel=0.01), "as it was expected"
     assert sum(row["measured_s"] for row in rows) < sum(row["never_predicted_s"] for row in rows)
     labels = [row["label"] for row in measured["adapting"].document["schedules"]]
     after = [row["iteration"] + 1 for row in swapped]
