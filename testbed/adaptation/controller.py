@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -17,7 +18,7 @@ from pydantic import Field
 from testbed.adaptation.estimates import CONFIRMING, Belief, Estimator, Learnt
 from testbed.adaptation.prospects import AdaptableJob, Prospect, Prospects, planned_belief
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next, turn_since
-from testbed.adaptation.sightings import Sighting
+from testbed.adaptation.sightings import Pair, Sighting
 from testbed.errors import BadInput, TestbedError
 from testbed.pipeline.ir import Row, Schedule
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
@@ -271,8 +272,7 @@ class Adapting:
 
     def after(self, iteration: int, seen: Sighting) -> Step:
         """Take an iteration that has ended; `running` is then what the next one has to run."""
-        alone = self._prospects.alone(self._estimator.belief, self.running)
-        learnt = self._estimator.learn(seen.by_themselves(alone))
+        learnt = self._learn(seen)
         belief, doubts = self._estimator.belief, self._estimator.doubts
         self._remember(belief, doubts, bool(learnt.changes))
         self.running, prospects = self._prospects.beside(self.running, belief)
@@ -288,6 +288,18 @@ class Adapting:
     def candidates(self) -> list[Schedule]:
         """All that it may swap to."""
         return self._prospects.every
+
+    def _learn(self, seen: Sighting) -> Learnt:
+        """What messages would take by themselves depends on what is believed: once more where that has changed."""
+        before = deepcopy(self._estimator)
+        learnt = self._estimator.learn(seen.by_themselves(self._alone()))
+        if not learnt.changes:
+            return learnt
+        alone, self._estimator = self._alone(), before
+        return self._estimator.learn(seen.by_themselves(alone))
+
+    def _alone(self) -> Mapping[Pair, float]:
+        return self._prospects.alone(self._estimator.belief, self.running)
 
     def _remember(self, belief: Belief, doubts: bool, changed: bool) -> None:
         self._doubted += 1

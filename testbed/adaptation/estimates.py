@@ -162,18 +162,21 @@ class _Path:
 class _Rank:
     """What is known of a rank's actions since the last alarm."""
 
+    planned_s: Mapping[Kind, float]
+    """What its actions were planned to take: another schedule has other kinds of them, which must raise no alarm."""
     level: Level = field(default_factory=Level)
+    """Of what they take, as so many times what was planned of as many."""
     seen: list[Mapping[Kind, ActionTimes]] = field(default_factory=list)
     evident: bool = False
     """Whether the latest alarm needs no other iteration to say the same."""
 
     def add(self, slots: Mapping[Kind, ActionTimes]) -> bool:
-        count = sum(slot.actions for slot in slots.values())
-        mean_s = sum(slot.mean_s * slot.actions for slot in slots.values()) / count
-        variance = sum(slot.actions * slot.deviation_s**2 for slot in slots.values()) / count
-        before_s, error_s = self.level.mean, math.sqrt(variance / count)
-        alarm = self.level.add(mean_s, error_s)
-        self.evident = alarm and abs(mean_s - before_s) > max(EVIDENT * before_s, ALARM * error_s)
+        planned_s = sum(self.planned_s[kind] * slot.actions for kind, slot in slots.items()) or 1.0
+        ratio = sum(slot.mean_s * slot.actions for slot in slots.values()) / planned_s
+        variance = sum(slot.actions * slot.deviation_s**2 for slot in slots.values())
+        before, error = self.level.mean, math.sqrt(variance) / planned_s
+        alarm = self.level.add(ratio, error)
+        self.evident = alarm and abs(ratio - before) > max(EVIDENT * before, ALARM * error)
         if alarm:
             self.seen = []
         self.seen = [*self.seen[1 - WINDOW :], slots]
@@ -215,7 +218,10 @@ class Estimator:
     def __init__(self, planned: Belief) -> None:
         self.belief = planned
         self._paths = {pair: _Path(known=[path]) for pair, path in planned.paths.items()}
-        self._ranks: dict[int, _Rank] = {}
+        self._ranks = {
+            number: _Rank({kind: slot.value for (rank, kind), slot in planned.slots.items() if rank == number})
+            for number in sorted({rank for rank, _ in planned.slots})
+        }
 
     def learn(self, seen: Sighting) -> Learnt:
         """Take an iteration. A belief changes once several in a row agree on another one."""
@@ -223,16 +229,14 @@ class Estimator:
         by_rank: dict[int, dict[Kind, ActionTimes]] = {}
         for (rank, kind), slot in seen.slots.items():
             by_rank.setdefault(rank, {})[kind] = slot
-        alarms += [
-            f"rank {rank}" for rank, slots in by_rank.items() if self._ranks.setdefault(rank, _Rank()).add(slots)
-        ]
+        alarms += [f"rank {rank}" for rank, slots in by_rank.items() if self._ranks[rank].add(slots)]
         return Learnt(tuple(alarms), tuple(self._believe(seen)))
 
     @property
     def doubts(self) -> bool:
         """Whether an alarm waits for another iteration to say the same."""
         paths = any(path.last is not None and path.estimate() is None for path in self._paths.values())
-        return paths or any(rank.doubts for rank in self._ranks.values())
+        return paths or any(rank.seen and rank.doubts for rank in self._ranks.values())
 
     def _believe(self, seen: Sighting) -> list[str]:
         """Take over what is confirmed and differs; the names of that."""

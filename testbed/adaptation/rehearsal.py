@@ -51,8 +51,10 @@ class SlotVariation(NamedTuple):
         )
         sigma = np.sqrt(np.log1p(self.variation**2))
         draw = np.random.default_rng([self.seed, iteration])
-        factors = draw.lognormal(-(sigma**2) / 2, sigma, (*means.shape, problem.n_microbatches))
-        return (means[:, :, None] * factors)[None]
+        replicas = len(problem.pipelines) // problem.tensor
+        factors = draw.lognormal(-(sigma**2) / 2, sigma, (replicas, *means.shape, problem.n_microbatches))
+        drawn_s: np.ndarray[Any, np.dtype[np.float64]] = means[None, :, :, None] * factors
+        return drawn_s
 
 
 AS_PACED = SlotVariation()
@@ -106,8 +108,8 @@ class World:
         """What one packet takes between datacenters while nothing else is on its way."""
         problem = self.problem(self.state(iteration))
         return {
-            pair: crossing_s([problem.links[index] for index in problem.route(a, b)], PROBE_BYTES) + problem.handover_s
-            for pair, (a, b) in self.subject.pairs(problem).items()
+            pair: crossing_s([problem.links[index] for index in ends.route(problem)], PROBE_BYTES) + problem.handover_s
+            for pair, ends in self.subject.pairs(problem).items()
         }
 
     def typical_s(self, schedule: Schedule, state: int) -> float:
@@ -208,7 +210,7 @@ def rehearse(
     ran, steps = [adapting.running], list[Step]()
     for iteration in range(iterations):
         trace = world.trace(ran[-1].schedule, iteration)
-        steps.append(adapting.after(iteration, sighting(trace, subject.sites, world.probes_s(iteration))))
+        steps.append(adapting.after(iteration, sighting(trace, subject.ranks, world.probes_s(iteration))))
         ran.append(adapting.running)
         advance()
     first = ran[0]

@@ -25,6 +25,15 @@ Pair = tuple[str, str]
 RankKind = tuple[int, Kind]
 
 
+class PlacedRanks(NamedTuple):
+    """Of every rank of a job."""
+
+    sites: tuple[str, ...]
+    """Its datacenter."""
+    pipeline_ranks: tuple[int, ...]
+    """Its place in the pipeline; the same of all replicas' and tensor ranks that have the same stages."""
+
+
 class Crossing(NamedTuple):
     """Messages from one datacenter to another."""
 
@@ -50,6 +59,7 @@ class Sighting(NamedTuple):
     iteration_s: float
     crossings: Mapping[Pair, Crossing]
     slots: Mapping[RankKind, ActionTimes]
+    """By pipeline rank; of several replicas that of the slowest."""
 
     def by_themselves(self, shares: Mapping[Pair, float]) -> Sighting:
         """With messages as if they had not had to wait for others on a full link: these shares of what they took longer
@@ -64,9 +74,10 @@ class Sighting(NamedTuple):
         return self._replace(crossings=crossings)
 
 
-def sighting(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float]) -> Sighting:
-    """What the times of an iteration say; `sites` has the datacenter of every rank."""
-    return Sighting(float(trace.makespans()[0]), _crossings(trace, sites, probes_s), _slots(trace))
+def sighting(trace: Trace, ranks: PlacedRanks, probes_s: Mapping[Pair, float]) -> Sighting:
+    """What the times of an iteration of the job with these ranks say."""
+    crossings, slots = _crossings(trace, ranks.sites, probes_s), _slots(trace, ranks.pipeline_ranks)
+    return Sighting(float(trace.makespans()[0]), crossings, slots)
 
 
 def with_wire_bytes(measured: Trace, predicted: Trace) -> Trace:
@@ -98,13 +109,14 @@ def _crossings(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float
     return found
 
 
-def _slots(trace: Trace) -> dict[RankKind, ActionTimes]:
+def _slots(trace: Trace, pipeline_ranks: Sequence[int]) -> dict[RankKind, ActionTimes]:
     table = trace.actions
     whole_s = (table["end_s"] - table["start_s"]) * table["part_of"] / (table["part_end"] - table["part_begin"])
-    found = {}
-    for rank in range(trace.n_ranks):
+    found: dict[RankKind, ActionTimes] = {}
+    for rank, place in enumerate(pipeline_ranks):
         for code, kind in enumerate(KINDS):
             mine = whole_s[(table["rank"] == rank) & (table["kind"] == code)]
             if len(mine):
-                found[rank, kind] = ActionTimes(float(mine.mean()), float(mine.std()), len(mine))
+                times = ActionTimes(float(mine.mean()), float(mine.std()), len(mine))
+                found[place, kind] = max(found.get((place, kind), times), times)
     return found

@@ -41,9 +41,8 @@ class AdaptingLab:
     def __init__(self, plan: Plan, network: ProbedNetwork) -> None:
         """Raises BadInput for a plan that no controller can adapt."""
         assert plan.adaptation is not None
-        asked, (job,) = plan.adaptation, plan.jobs
-        self._job = adaptable_job(plan, asked.choices)
-        self._nodes, self._network = job.nodes, network
+        asked = plan.adaptation
+        self._job, self._network = adaptable_job(plan, asked.choices), network
         controller, begins = choose(asked.controller, option=OPTION, content=asked.content), plan.cases[0].jobs[0]
         self._adapting = Adapting(self._job, controller.begin(), asked.swap_s, begins.choice.label)
         self._stages, self._begun = begins.stage_to_rank, self._adapting.running.schedule
@@ -66,7 +65,7 @@ class AdaptingLab:
         """See session.case.RunningController."""
         probes_s = self._probes_s()
         runs = self._adapting.running.label
-        seen = sighting(with_wire_bytes(ended, self._predicted), self._job.sites, probes_s)
+        seen = sighting(with_wire_bytes(ended, self._predicted), self._job.ranks, probes_s)
         step = self._adapting.after(iteration - 1, seen)
         step = step._replace(swapped_to=None, expected_s=step.stays_s) if over else step
         self._keep(iteration - 1, runs, float(ended.makespans()[0]), probes_s, step)
@@ -111,9 +110,10 @@ class AdaptingLab:
     def _probes_s(self) -> dict[Pair, float]:
         """A link that is down says nothing."""
         found = {}
-        for pair, (source, target) in self._job.pairs(self._job.problems[0]).items():
+        problem = self._job.problems[0]
+        for pair, ends in self._job.pairs(problem).items():
             try:
-                found[pair] = self._network.probe_s(self._nodes[source], self._nodes[target], int(PROBE_BYTES))
+                found[pair] = self._network.probe_s(*self._job.nodes_of(problem, ends), int(PROBE_BYTES))
             except RunFailed:
                 continue
         return found

@@ -37,7 +37,6 @@ def test_a_plan_has_what_it_may_swap_between(tmp_path: Path) -> None:
         (("--adapt", "mine.py:decide"), "a readable file"),
         (("--adapt", "examples/my_controller.py:decide"), "a name in that file"),
         (("--adapt", "ski-rental", "--swap", "zb-h1@3"), "no --swap zb-h1@3 beside it"),
-        (("--adapt", "ski-rental", "--set", "parallelism.data=2"), "one job that is one pipeline"),
     ],
 )
 def test_what_cannot_adapt(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:

@@ -20,12 +20,23 @@ EVENT = "link paris--warsaw delay 60 ms at iteration 3"
 SCHEDULES = ("zb-h1", "crosspipe-greedy")
 WORDS = ("--set", "warmup=1", "--set", "microbatches=6", "--iterations", "8", "--adapt", "ski-rental", "--event", EVENT)
 
+SETTINGS = ("parallelism.pipeline=2", "microbatches=5", "memory=6", "warmup=1", "receives=late", "iterations=8")
+PIPELINES = (
+    *(word for setting in SETTINGS for word in ("--set", setting)),
+    *(word for name in ("1f1b", "zb-h1", "pipemorph") for word in ("--schedule", name)),
+    *("--adapt", "ski-rental", "--event", EVENT),
+)
+
 
 def asked(place: Path) -> dict[str, Asked]:
     schedules = [word for name in SCHEDULES for word in ("--schedule", name)]
     plan = planned(place, "two-dc-longhaul", "tiny-gpt-pp4", *schedules, *WORDS)
     assert [case.label for case in plan.cases] == ["zb-h1"]
-    return {"adapting": Asked(plan, "relay")}
+    more = {
+        name: planned(place, "two-dc-longhaul", "tiny-gpt-pp4", *PIPELINES, "--set", f"parallelism.{axis}=2")
+        for name, axis in {"replicas": "data", "tensor": "tensor"}.items()
+    }
+    return {"adapting": Asked(plan, "relay")} | {name: Asked(plan, "relay") for name, plan in more.items()}
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +90,15 @@ def test_the_plan_that_is_kept_repeats_the_swaps(measured: Mapping[str, Measured
     assert len(kept.cases) == len(swaps) + 1
     done = run_testbed("predict", measured["adapting"].out)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["replicas", "tensor"])
+def test_replicas_and_tensor_ranks_adapt(measured: Mapping[str, Measured], name: str) -> None:
+    document = measured[name].document
+    rows = document["adaptation"]["iterations"]
+    assert set(rows[3]["alarms"]) == {"paris -> warsaw", "warsaw -> paris"}, "and no rank, whatever it runs"
+    assert rows[4]["delay_s"]["paris -> warsaw"] == pytest.approx(60e-3, rel=0.02)
+    assert any(row["swapped_to"] for row in rows)
+    for row in document["schedules"]:
+        assert row["trusted"], row["reasons"]
+        assert abs(row["error"]) <= MODEL_SHARE.value
