@@ -291,12 +291,13 @@ class Adapting:
 
     def _learn(self, seen: Sighting) -> Learnt:
         """What messages would take by themselves depends on what is believed: once more where that has changed."""
-        before = deepcopy(self._estimator)
-        learnt = self._estimator.learn(seen.by_themselves(self._alone()))
+        before, taken = deepcopy(self._estimator), self._alone()
+        learnt = self._estimator.learn(seen.by_themselves(taken))
         if not learnt.changes:
             return learnt
         alone, self._estimator = self._alone(), before
-        return self._estimator.learn(seen.by_themselves(alone))
+        before.reread({pair: alone[pair] / share for pair, share in taken.items() if share})
+        return before.learn(seen.by_themselves(alone))
 
     def _alone(self) -> Mapping[Pair, float]:
         return self._prospects.alone(self._estimator.belief, self.running)

@@ -134,6 +134,13 @@ class _Path:
         self.last = crossing
         return alarm
 
+    def reread(self, factor: float) -> None:
+        """All messages so far took so many times as long beyond a probe, by themselves."""
+        pairs = zip(self.probes.values, self.messages.values, strict=True)
+        self.messages.replace([probe_s + factor * (message_s - probe_s) for probe_s, message_s in pairs])
+        probe, message = self.levels
+        message.move(probe.mean + factor * (message.mean - probe.mean))
+
     def estimate(self) -> PathEstimate | None:
         """None as long as too few iterations have said the same; what comes back is recognised by the first one, and
         what is evident believed.
@@ -231,6 +238,11 @@ class Estimator:
             by_rank.setdefault(rank, {})[kind] = slot
         alarms += [f"rank {rank}" for rank, slots in by_rank.items() if self._ranks[rank].add(slots)]
         return Learnt(tuple(alarms), tuple(self._believe(seen)))
+
+    def reread(self, factors: Mapping[Pair, float]) -> None:
+        """By so many times as long, beyond a probe, have messages so far been misread that waited for others."""
+        for pair, factor in factors.items():
+            self._paths[pair].reread(factor)
 
     @property
     def doubts(self) -> bool:

@@ -7,6 +7,7 @@ h = 5 a steady series of normal deviates gives a false alarm in 465 values, and 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 SLACK = 0.5
 """k, in sigma: half of the smallest shift that has to be found."""
@@ -45,6 +46,10 @@ class Level:
         self._learn(value)
         return False
 
+    def move(self, mean: float) -> None:
+        """What was taken for the mean so far is this, since all values were misread by as much."""
+        self._mean = mean
+
     def _is_elsewhere(self, value: float, deviation: float) -> bool:
         sigma = max(deviation, LEAST_SIGMA * abs(self._mean))
         if not sigma:
@@ -72,6 +77,10 @@ class WindowedMinimum:
     def add(self, value: float) -> None:
         """Take the next value."""
         self._values.append(value)
+
+    def replace(self, values: Iterable[float]) -> None:
+        """Have these, the oldest first, in place of those in the window."""
+        self._values = deque(values, self._values.maxlen)
 
     @property
     def values(self) -> tuple[float, ...]:

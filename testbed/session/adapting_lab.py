@@ -75,6 +75,10 @@ class AdaptingLab:
         choice = next(choice for choice in self._job.choices if choice.label == label)
         return JobSchedule(choice.model_copy(update={"label": f"{label} of {iteration}"}), self._stages, rows, None)
 
+    def goes_on(self, iteration: int, idle_s: float) -> None:
+        """See session.case.RunningController."""
+        self._rows[iteration - 1]["idle_s"] = idle_s
+
     def _training(self, choice: ScheduleChoice, schedule: Schedule) -> Trace:
         """What is predicted with a schedule and the plan's events."""
         case = self._plan.cases[0]
@@ -144,6 +148,7 @@ class AdaptingLab:
             },
             "believed_s": self._believed_s(belief),
             "swapped_to": step.swapped_to and step.swapped_to.label,
+            "idle_s": None,
             "stays_s": step.stays_s,
             "expected_s": step.expected_s,
         }

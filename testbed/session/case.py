@@ -61,6 +61,9 @@ class RunningController(Protocol):
         `ended` is the last of them, as it was measured.
         """
 
+    def goes_on(self, iteration: int, idle_s: float) -> None:
+        """The measured iteration of this number begins, so long after the one before it was over."""
+
 
 class BackgroundTraffic(Protocol):
     """What is on a lab's network beside the jobs."""
@@ -268,6 +271,8 @@ class _UnderWay:
     parts: list[_Part] = field(init=False)
     ended: list[Round] = field(default_factory=list)
     """The rounds that are over."""
+    began_s: float = 0.0
+    """The latest one, by the monotonic clock."""
 
     def __post_init__(self) -> None:
         self.parts = [self._part(which) for which in range(len(self.cases))]
@@ -388,6 +393,11 @@ class _UnderWay:
 
     def _announce(self, player: EventPlayer | None, number: int, start_s: float) -> None:
         """The round of a number begins at this instant of the monotonic clock. Raises RunFailed."""
+        warmup, adaptation = self.plan.jobs[0].workload.warmup, self.running.adaptation
+        if adaptation is not None and number > warmup:
+            over_s = self.began_s + float(self.ended[-1].trace(self.parts[-1].jobs[0].number).makespans()[0])
+            adaptation.goes_on(number - warmup, start_s - over_s)
+        self.began_s = start_s
         if player is not None:
             player.announce(number, start_s)
         if self.running.background is not None:

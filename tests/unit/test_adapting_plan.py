@@ -8,7 +8,7 @@ import pytest
 from in_process import run_testbed
 
 from testbed.adaptation.controller import choose
-from testbed.cli.adaptation_tables import what_it_brought
+from testbed.cli.adaptation_tables import what_a_swap_took, what_it_brought
 from testbed.errors import ExitCode
 from testbed.planning import file
 
@@ -77,6 +77,14 @@ def test_beside_it_stands_what_an_oracle_would_take() -> None:
     ]
     said = what_it_brought({"swap_s": 0.1, "iterations": rows})
     assert said.endswith("; oracle (predicted): 1.2 s with 1 swap; 43% of its gain, swaps at 100 ms paid for")
+
+
+def test_what_a_swap_took_is_how_much_longer_the_job_was_idle() -> None:
+    idle = [ROW | {"idle_s": 0.05}, ROW | {"idle_s": 0.09, "swapped_to": "zb-h1"}, ROW | {"idle_s": None}]
+    assert list(what_a_swap_took({"swap_s": 0.02, "iterations": idle})) == [
+        "a swap took 40 ms (taken to cost 20 ms): idle for 90 ms, else 50 ms"
+    ]
+    assert list(what_a_swap_took({"swap_s": 0.02, "iterations": idle[:1]})) == []
 
 
 KNOWS = {"oracle": "zb-h1", "oracle_swaps": True, "oracle_predicted_s": 0.6}

@@ -72,6 +72,8 @@ def test_it_swaps_and_that_is_worth_it(measured: Mapping[str, Measured], rows: l
         after = rows[row["iteration"] + 1]
         assert after["measured_s"] == pytest.approx(row["expected_s"], rel=0.01), "as it was expected"
     assert sum(row["measured_s"] for row in rows) < sum(row["never_predicted_s"] for row in rows)
+    assert [row["idle_s"] is None for row in rows] == [False] * 7 + [True]
+    assert all(0 < row["idle_s"] < 1 for row in rows[:-1])
     labels = [row["label"] for row in measured["adapting"].document["schedules"]]
     after = [row["iteration"] + 1 for row in swapped]
     assert labels == ["zb-h1", *(f"{row['swapped_to']} of {n} from {n}" for row, n in zip(swapped, after, strict=True))]
