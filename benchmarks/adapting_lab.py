@@ -3,10 +3,11 @@
     python benchmarks/adapting_lab.py [--iterations 24] [--out DIR] [--record [NAME]]
 
 The demo's job on the virtual clock, beginning with the schedule that is fastest as planned, while its link changes in
-the ways below; and while nothing changes. Two have replicas, or tensor ranks. The controller sees the job's own times and a probe, as `testbed run --adapt`
-has it. Printed are what all measured iterations took, what they would have taken with the first schedule (by the model,
-which knows the events), and the swaps. Exit 1 where a part is untrusted or off its prediction, where adapting took
-longer than that, or where a job swaps while nothing happens.
+the ways below; and while nothing changes. Two have replicas, or tensor ranks. The controller sees the job's own times
+and a probe, as `testbed run --adapt` has it. Printed are what all measured iterations took, what they would have taken
+with the first schedule (by the model, which knows the events), the swaps, and the share of an oracle's gain, swaps paid
+for. Exit 1 where a part is untrusted or off its prediction, where adapting took longer than that, or where a job swaps
+while nothing happens.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ def main() -> int:
             more=f"; worst {worst:.4%}",
         ),
         Claim(
-            "the same: measured over never adapting, as predicted (share of an oracle's gain); swaps while nothing happens",
+            "the same: measured over never adapting, as predicted (share of an oracle's gain); "
+            "swaps while nothing happens",
             "never behind, 0",
             f"{gains}; {steady} swaps",
             behind == 0 and steady == 0,

@@ -106,6 +106,23 @@ def test_a_lost_link_with_a_detour_is_a_longer_path_to_the_job() -> None:
     assert path.delay_s.value == pytest.approx(0.04, rel=0.02)
 
 
+@pytest.mark.parametrize("axis", ["data", "tensor"])
+def test_replicas_and_tensor_ranks_adapt_to_a_slower_link(axis: str) -> None:
+    job = job_of("parallelism.pipeline=2", f"parallelism.{axis}=2", "microbatches=7")
+    found = rehearsed(job, f"link {LINK} delay x4 at {AT}", begin="1f1b")
+    assert found.noticed_after(AT) == 1
+    assert found.rows[-1].step.belief.paths["paris", "warsaw"].delay_s.value == pytest.approx(0.0408, rel=0.02)
+    last = found.rows[-1]
+    assert last.step.stays_s == pytest.approx(last.adapted_s, rel=0.01)
+    assert found.gain_s > 0
+
+
+def test_a_rank_of_one_replica_is_no_rank_of_a_rehearsal() -> None:
+    job = job_of("parallelism={pipeline: 2, data: 2}")
+    with pytest.raises(BadInput, match="with replicas"):
+        changes_of(job, "rank 1 slower x2 at 5")
+
+
 def test_a_lost_link_without_a_detour_is_refused(plain: AdaptableJob) -> None:
     with pytest.raises(BadInput, match="a route that is left from paris to warsaw"):
         rehearsed(plain, f"link {LINK} lost at {AT}")
