@@ -103,10 +103,10 @@ class _SkiRental:
             rows: max(0.0, self.lost_s.get(rows, 0.0) + iterations * (running_s - candidate_s))
             for rows, candidate_s in expected_s.items()
         }
+        if spans := ahead(outlook.phases):  # whose swaps are paid for: no dwell has to hold them back
+            return self._foresees(outlook, best_next(spans, outlook.running.schedule.rows, outlook.swap_s))
         if self.since_swap < self.dwell:
             return None
-        if spans := ahead(outlook.phases):
-            return self._foresees(outlook, best_next(spans, outlook.running.schedule.rows, outlook.swap_s))
         able = [
             each
             for each in outlook.prospects

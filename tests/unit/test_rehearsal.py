@@ -336,6 +336,12 @@ def test_what_comes_and_goes_slowly_is_followed() -> None:
     assert list(expected(phases_of((5, PLANNED), (300, SLOW), (2, PLANNED))).values()) == [1.0, 1.2]
 
 
+def test_what_is_foreseen_waits_for_no_dwell() -> None:
+    """Phases as short as the dwell: who waits for it is late at every turn."""
+    now = phases_of((9, PLANNED), (3, SLOW), (3, PLANNED), (3, SLOW), (3, PLANNED))._replace(swap_s=0.1)
+    assert asked(now, dwell=4) == ["s2"]
+
+
 def test_an_unknown_controller_or_option_is_named() -> None:
     with pytest.raises(BadInput, match="ski-rental"):
         controller.choose("fortune-teller")
