@@ -40,7 +40,7 @@ class Prospect(NamedTuple):
     predicted_s: float
 
 
-class Ends(NamedTuple):
+class PipelineEnds(NamedTuple):
     """Two ranks of one of a job's pipelines."""
 
     pipeline: int
@@ -62,23 +62,23 @@ class AdaptableJob(NamedTuple):
     problems: tuple[Problem, ...]
     """Of each choice, as planned."""
 
-    def pairs(self, problem: Problem) -> dict[Pair, Ends]:
+    def pairs(self, problem: Problem) -> dict[Pair, PipelineEnds]:
         """The datacenters that messages of pipelines go between, each pair with two ranks that send them."""
         between = [ends for a, b in pairwise(problem.stage_to_rank) for ends in ((a, b), (b, a)) if a != b]
-        found: dict[Pair, Ends] = {}
+        found: dict[Pair, PipelineEnds] = {}
         for pipeline in range(len(problem.pipelines)):
             for a, b in between:
-                pair = self.sites_of(problem, Ends(pipeline, a, b))
+                pair = self.sites_of(problem, PipelineEnds(pipeline, a, b))
                 if pair[0] != pair[1]:
-                    found.setdefault(pair, Ends(pipeline, a, b))
+                    found.setdefault(pair, PipelineEnds(pipeline, a, b))
         return found
 
-    def sites_of(self, problem: Problem, ends: Ends) -> Pair:
+    def sites_of(self, problem: Problem, ends: PipelineEnds) -> Pair:
         """The datacenters of two ranks."""
         numbers = problem.numbers[ends.pipeline]
         return self.ranks.sites[numbers[ends.source]], self.ranks.sites[numbers[ends.target]]
 
-    def nodes_of(self, problem: Problem, ends: Ends) -> tuple[str, str]:
+    def nodes_of(self, problem: Problem, ends: PipelineEnds) -> tuple[str, str]:
         """Their nodes."""
         numbers, nodes = problem.numbers[ends.pipeline], self.plan.jobs[0].nodes
         return nodes[numbers[ends.source]], nodes[numbers[ends.target]]
@@ -134,7 +134,7 @@ def believed(job: AdaptableJob, problem: Problem, belief: Belief) -> Problem:
         links.append(LinkCost(path.delay_s.value, 8 / path.rate_bps.value))
         for number, mine in enumerate(routes):
             for (a, b), route in mine.items():
-                if job.sites_of(problem, Ends(number, a, b)) == pair:
+                if job.sites_of(problem, PipelineEnds(number, a, b)) == pair:
                     own_card = tuple(index for index in route if index in problem.cards)
                     mine[a, b] = (*own_card, len(links) - 1)
     pipelines = [pipeline._replace(routes=mine) for pipeline, mine in zip(problem.pipelines, routes, strict=True)]
@@ -301,7 +301,7 @@ class Prospects:
             del self._kept[rows]
 
 
-def _alone_s(problem: Problem, ends: Ends, size: float) -> float:
+def _alone_s(problem: Problem, ends: PipelineEnds, size: float) -> float:
     """What a message between two ranks takes over idle links."""
     return crossing_s([problem.links[index] for index in ends.route(problem)], size)
 
