@@ -8,7 +8,6 @@ from testbed.adaptation.controller import choose
 from testbed.adaptation.prospects import adaptable_job
 from testbed.errors import BadInput
 from testbed.plan.plan import Adaptation, Plan
-from testbed.plugins import in_file
 
 OPTION = "--adapt"
 SWAP_S = 20e-3
@@ -20,9 +19,7 @@ def with_adaptation(plan: Plan, controller: str, swap_s: float = SWAP_S) -> Plan
 
     Raises BadInput for what no controller can do, and for other events between iterations.
     """
-    if in_file(controller.split(",")[0]) is not None:
-        raise BadInput.of(OPTION, "controller", controller, "one by its name: `testbed adapt` rehearses one's own")
-    choose(controller, option=OPTION)
+    content = choose(controller, option=OPTION).content
     other = next((event for event in plan.events if event.between_iterations), None)
     if other is not None:
         raise BadInput.of(OPTION, "option", controller, f"no {other} beside it: one or the other")
@@ -32,4 +29,4 @@ def with_adaptation(plan: Plan, controller: str, swap_s: float = SWAP_S) -> Plan
     begins = plan.cases[0]
     if choices[0] != begins.jobs[0].choice:
         raise BadInput.of(OPTION, "schedule", begins.label, "one to begin with that needs no solver")
-    return replace(plan, cases=(begins,), adaptation=Adaptation(controller, choices, swap_s))
+    return replace(plan, cases=(begins,), adaptation=Adaptation(controller, choices, swap_s, content))

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from testbed.adaptation.estimates import Belief, Estimator, Learnt
+from testbed.adaptation.estimates import CONFIRMING, Belief, Estimator, Learnt
 from testbed.adaptation.prospects import AdaptableJob, Prospect, Prospects, planned_belief
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next, turn_since
-from testbed.adaptation.sightings import Sighting
+from testbed.adaptation.sightings import Pair, Sighting
 from testbed.errors import BadInput, TestbedError
 from testbed.pipeline.ir import Row, Schedule
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
@@ -29,6 +30,9 @@ WORTH = 0.005
 
 DWELL = 3
 """Iterations that a schedule runs at least: as many as it takes to see what it does."""
+
+LASTS = 3
+"""Iterations that what has changed is expected to stay at least: what lasts less than a dwell nobody can follow."""
 
 PHASES = 8
 """So many of the latest are remembered."""
@@ -59,10 +63,16 @@ Controller = Callable[..., Decide]
 
 
 def ski_rental(
-    dwell: Annotated[int, Field(ge=1, le=1000)] = DWELL, worth: Annotated[float, Field(ge=0, le=1)] = WORTH
+    dwell: Annotated[int, Field(ge=1, le=1000)] = DWELL,
+    worth: Annotated[float, Field(ge=0, le=1)] = WORTH,
+    lasts: Annotated[int, Field(ge=0, le=1000)] = LASTS,
 ) -> Decide:
-    """Swaps once as much has been lost by not having swapped as a swap costs: never twice what an oracle pays."""
-    return _SkiRental(dwell, worth)
+    """Swaps once as much has been lost by not having swapped as a swap costs: never twice what an oracle pays.
+
+    And at once where as much is to be gained in the few iterations that what has changed is expected to last; 0: the
+    ski rental alone.
+    """
+    return _SkiRental(dwell, worth, lasts)
 
 
 def never() -> Decide:
@@ -74,6 +84,7 @@ def never() -> Decide:
 class _SkiRental:
     dwell: int
     worth: float
+    lasts: int
     since_swap: int = 0
     doubted: int = 0
     """Iterations whose loss is counted once it is known what they were under."""
@@ -92,15 +103,15 @@ class _SkiRental:
             rows: max(0.0, self.lost_s.get(rows, 0.0) + iterations * (running_s - candidate_s))
             for rows, candidate_s in expected_s.items()
         }
+        if spans := ahead(outlook.phases):  # whose swaps are paid for: no dwell has to hold them back
+            return self._foresees(outlook, best_next(spans, outlook.running.schedule.rows, outlook.swap_s))
         if self.since_swap < self.dwell:
             return None
-        if spans := ahead(outlook.phases):
-            return self._foresees(outlook, best_next(spans, outlook.running.schedule.rows, outlook.swap_s))
         able = [
             each
             for each in outlook.prospects
-            if expected_s[each.schedule.rows] < (1 - self.worth) * running_s
-            and self.lost_s[each.schedule.rows] >= outlook.swap_s
+            if (gain_s := running_s - expected_s[each.schedule.rows]) > self.worth * running_s
+            and max(self.lost_s[each.schedule.rows], self.lasts * gain_s) >= outlook.swap_s
         ]
         if not able:
             return None
@@ -163,12 +174,17 @@ class ControllerChoice:
     """NAME, or NAME,OPTION=VALUE..."""
     controller: Controller
     options: dict[str, Any]
+    content: str | None
+    """Of one in a file, what the file holds."""
+    asked_by: str
+    """The option of the command."""
 
     def begin(self) -> Decide:
         """One that knows nothing yet. A user's own that fails is bad input, and the line of the file is named."""
         decide = self._called(lambda: self.controller(**self.options))
         if not callable(decide):
-            raise BadInput.of("--controller", self.label, decide, "a function that returns a function of an Outlook")
+            expected = "a function that returns a function of an Outlook"
+            raise BadInput.of(self.asked_by, self.label, type(decide).__name__, expected)
         return lambda outlook: self._checked(self._called(lambda: decide(outlook)))
 
     def _called(self, call: Callable[[], Any]) -> Any:
@@ -182,18 +198,21 @@ class ControllerChoice:
             if reference is None:
                 raise
             expected = f"a controller that works ({problem_in(reference.file, error)})"
-            raise BadInput.of("--controller", "controller", self.label, expected) from error
+            raise BadInput.of(self.asked_by, "controller", self.label, expected) from error
 
     def _checked(self, decided: object) -> Prospect | None:
         if decided is None or isinstance(decided, Prospect):
             return decided
-        raise BadInput.of("--controller", self.label, decided, "one of the outlook's prospects, or None")
+        raise BadInput.of(self.asked_by, self.label, decided, "one of the outlook's prospects, or None")
 
 
-def choose(text: str, directory: Path | None = None, option: str = "--controller") -> ControllerChoice:
+def choose(
+    text: str, directory: Path | None = None, option: str = "--controller", content: str | None = None
+) -> ControllerChoice:
     """The controller that `text` asks for: NAME or FILE.py:NAME, then options as `,dwell=5`.
 
-    Raises BadInput naming what is registered, or the option (`option` is the command's) and what is expected of it.
+    A file is read, relative to `directory`, unless its `content` is known. Raises BadInput naming what is registered,
+    or the option (`option` is the command's) and what is expected of it.
     """
     name, *settings = text.split(",")
     given: dict[str, Any] = {}
@@ -204,13 +223,14 @@ def choose(text: str, directory: Path | None = None, option: str = "--controller
         given[key.strip()] = yaml_tree.parse(value, option, text)
     reference = in_file(name)
     try:
-        content = None if reference is None else read_content(reference.file, directory or Path())
+        if reference is not None and content is None:
+            content = read_content(reference.file, directory or Path())
         found = CONTROLLERS.find(name, content)
         known = list(inspect.signature(found).parameters)
         options = checked_options(found, known, given, name, (option, f"{name},"))
     except Unusable as error:
         raise error.at(option, "controller") from error
-    return ControllerChoice(text, found, options)
+    return ControllerChoice(text, found, options, content, option)
 
 
 class Step(NamedTuple):
@@ -241,17 +261,18 @@ class Adapting:
         self._prospects, self._decide, self._swap_s = Prospects(subject), decide, swap_s
         self._estimator = Estimator(planned_belief(subject))
         self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
-        fitting = self._prospects.made_for(self._estimator.belief)
-        begun = fitting[0] if running is None else self._prospects.labelled(running, self._estimator.belief)
+        planned = self._estimator.belief
+        best = self._prospects.to_begin_with(planned)
+        begun = best if running is None else self._prospects.labelled(running, planned)
         if begun is None:
+            fitting = self._prospects.made_for(planned)
             expected = f"a schedule that fits ({', '.join(each.label for each in fitting)})"
             raise BadInput.of("--begin", "schedule", running, expected)
         self.running = begun
 
     def after(self, iteration: int, seen: Sighting) -> Step:
         """Take an iteration that has ended; `running` is then what the next one has to run."""
-        alone = self._prospects.alone(self._estimator.belief, self.running)
-        learnt = self._estimator.learn(seen.by_themselves(alone))
+        learnt = self._learn(seen)
         belief, doubts = self._estimator.belief, self._estimator.doubts
         self._remember(belief, doubts, bool(learnt.changes))
         self.running, prospects = self._prospects.beside(self.running, belief)
@@ -268,9 +289,25 @@ class Adapting:
         """All that it may swap to."""
         return self._prospects.every
 
+    def _learn(self, seen: Sighting) -> Learnt:
+        """What messages would take by themselves depends on what is believed: once more where that has changed."""
+        before, taken = deepcopy(self._estimator), self._alone()
+        learnt = self._estimator.learn(seen.by_themselves(taken))
+        if not learnt.changes:
+            return learnt
+        alone, self._estimator = self._alone(), before
+        before.reread({pair: alone[pair] / share for pair, share in taken.items() if share})
+        return before.learn(seen.by_themselves(alone))
+
+    def _alone(self) -> Mapping[Pair, float]:
+        return self._prospects.alone(self._estimator.belief, self.running)
+
     def _remember(self, belief: Belief, doubts: bool, changed: bool) -> None:
         self._doubted += 1
         if changed:
+            if len(self._believed) > 1 and self._believed[-1].iterations < CONFIRMING:
+                # what it was taken for at first, corrected: the same change
+                self._doubted += self._believed.pop().iterations
             self._believed = [*self._believed[1 - PHASES :], _Since(belief, 0)]
         if not doubts:
             last = self._believed[-1]

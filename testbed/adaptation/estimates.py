@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from testbed.adaptation.level import Level, WindowedMinimum
+from testbed.adaptation.level import ALARM, Level, WindowedMinimum
 from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Pair, RankKind, Sighting
 from testbed.pipeline.ir import Kind
 
@@ -23,7 +23,8 @@ CONFIRMING = 2
 
 EVIDENT = 0.2
 """By so much even the least time of a message has to be another one for an iteration to be believed by itself: it is
-that of many messages, where a probe is a single one."""
+that of many messages, where a probe is a single one. The same of the mean of a rank's actions, which also has to be
+further away than chance among them explains, by as many standard errors as make an alarm."""
 
 RECOGNISED = 0.02
 """By so much messages may take another time than they did before, to be in one iteration what they were before."""
@@ -133,6 +134,13 @@ class _Path:
         self.last = crossing
         return alarm
 
+    def reread(self, factor: float) -> None:
+        """All messages so far took so many times as long beyond a probe, by themselves."""
+        pairs = zip(self.probes.values, self.messages.values, strict=True)
+        self.messages.replace([probe_s + factor * (message_s - probe_s) for probe_s, message_s in pairs])
+        probe, message = self.levels
+        message.move(probe.mean + factor * (message.mean - probe.mean))
+
     def estimate(self) -> PathEstimate | None:
         """None as long as too few iterations have said the same; what comes back is recognised by the first one, and
         what is evident believed.
@@ -161,22 +169,34 @@ class _Path:
 class _Rank:
     """What is known of a rank's actions since the last alarm."""
 
+    planned_s: Mapping[Kind, float]
+    """What its actions were planned to take: another schedule has other kinds of them, which must raise no alarm."""
     level: Level = field(default_factory=Level)
+    """Of what they take, as so many times what was planned of as many."""
     seen: list[Mapping[Kind, ActionTimes]] = field(default_factory=list)
+    evident: bool = False
+    """Whether the latest alarm needs no other iteration to say the same."""
 
     def add(self, slots: Mapping[Kind, ActionTimes]) -> bool:
-        count = sum(slot.actions for slot in slots.values())
-        mean_s = sum(slot.mean_s * slot.actions for slot in slots.values()) / count
-        variance = sum(slot.actions * slot.deviation_s**2 for slot in slots.values()) / count
-        alarm = self.level.add(mean_s, math.sqrt(variance / count))
+        planned_s = sum(self.planned_s[kind] * slot.actions for kind, slot in slots.items()) or 1.0
+        ratio = sum(slot.mean_s * slot.actions for slot in slots.values()) / planned_s
+        variance = sum(slot.actions * slot.deviation_s**2 for slot in slots.values())
+        before, error = self.level.mean, math.sqrt(variance) / planned_s
+        alarm = self.level.add(ratio, error)
+        self.evident = alarm and abs(ratio - before) > max(EVIDENT * before, ALARM * error)
         if alarm:
             self.seen = []
         self.seen = [*self.seen[1 - WINDOW :], slots]
         return alarm
 
+    @property
+    def doubts(self) -> bool:
+        """Whether too few iterations have said the same."""
+        return len(self.seen) < CONFIRMING and not self.evident
+
     def estimate(self) -> dict[Kind, Interval]:
-        """Empty as long as too few iterations have said the same."""
-        if len(self.seen) < CONFIRMING:
+        """Empty as long as there are doubts."""
+        if self.doubts:
             return {}
         return {kind: _mean([slots[kind] for slots in self.seen if kind in slots]) for kind in self.seen[-1]}
 
@@ -205,7 +225,10 @@ class Estimator:
     def __init__(self, planned: Belief) -> None:
         self.belief = planned
         self._paths = {pair: _Path(known=[path]) for pair, path in planned.paths.items()}
-        self._ranks: dict[int, _Rank] = {}
+        self._ranks = {
+            number: _Rank({kind: slot.value for (rank, kind), slot in planned.slots.items() if rank == number})
+            for number in sorted({rank for rank, _ in planned.slots})
+        }
 
     def learn(self, seen: Sighting) -> Learnt:
         """Take an iteration. A belief changes once several in a row agree on another one."""
@@ -213,16 +236,19 @@ class Estimator:
         by_rank: dict[int, dict[Kind, ActionTimes]] = {}
         for (rank, kind), slot in seen.slots.items():
             by_rank.setdefault(rank, {})[kind] = slot
-        alarms += [
-            f"rank {rank}" for rank, slots in by_rank.items() if self._ranks.setdefault(rank, _Rank()).add(slots)
-        ]
+        alarms += [f"rank {rank}" for rank, slots in by_rank.items() if self._ranks[rank].add(slots)]
         return Learnt(tuple(alarms), tuple(self._believe(seen)))
+
+    def reread(self, factors: Mapping[Pair, float]) -> None:
+        """By so many times as long, beyond a probe, have messages so far been misread that waited for others."""
+        for pair, factor in factors.items():
+            self._paths[pair].reread(factor)
 
     @property
     def doubts(self) -> bool:
         """Whether an alarm waits for another iteration to say the same."""
         paths = any(path.last is not None and path.estimate() is None for path in self._paths.values())
-        return paths or any(len(rank.seen) < CONFIRMING for rank in self._ranks.values())
+        return paths or any(rank.seen and rank.doubts for rank in self._ranks.values())
 
     def _believe(self, seen: Sighting) -> list[str]:
         """Take over what is confirmed and differs; the names of that."""
@@ -240,13 +266,16 @@ class Estimator:
         for number, rank in self._ranks.items():
             of_kinds = {(number, kind): slot for kind, slot in rank.estimate().items()}
             known = self.belief.slots
-            if any(
-                abs(slot.value - known[which].value) > max(CHANGED * known[which].value, matters_s)
-                for which, slot in of_kinds.items()
-            ):
+            if any(_is_another(slot, known[which].value, matters_s) for which, slot in of_kinds.items()):
                 self.belief = replace(self.belief, slots={**known, **_unseen(known, number, of_kinds), **of_kinds})
                 changes.append(f"rank {number}")
         return changes
+
+
+def _is_another(slot: Interval, known_s: float, matters_s: float) -> bool:
+    """Whether actions take noticeably another time, and one that chance among them does not explain."""
+    error_s = (slot.high - slot.value) / CONFIDENCE
+    return abs(slot.value - known_s) > max(CHANGED * known_s, matters_s, ALARM * error_s)
 
 
 def _unseen(

@@ -7,6 +7,7 @@ h = 5 a steady series of normal deviates gives a false alarm in 465 values, and 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 SLACK = 0.5
 """k, in sigma: half of the smallest shift that has to be found."""
@@ -28,6 +29,11 @@ class Level:
         """Forget everything."""
         self._count, self._mean, self._above, self._below = 0, 0.0, 0.0, 0.0
 
+    @property
+    def mean(self) -> float:
+        """Of all values since the last reset; 0 of none."""
+        return self._mean
+
     def add(self, value: float, deviation: float = 0.0) -> bool:
         """Take the next value; whether it makes an alarm, after which the series begins anew with this value.
 
@@ -39,6 +45,10 @@ class Level:
             return True
         self._learn(value)
         return False
+
+    def move(self, mean: float) -> None:
+        """What was taken for the mean so far is this, since all values were misread by as much."""
+        self._mean = mean
 
     def _is_elsewhere(self, value: float, deviation: float) -> bool:
         sigma = max(deviation, LEAST_SIGMA * abs(self._mean))
@@ -67,6 +77,10 @@ class WindowedMinimum:
     def add(self, value: float) -> None:
         """Take the next value."""
         self._values.append(value)
+
+    def replace(self, values: Iterable[float]) -> None:
+        """Have these, the oldest first, in place of those in the window."""
+        self._values = deque(values, self._values.maxlen)
 
     @property
     def values(self) -> tuple[float, ...]:

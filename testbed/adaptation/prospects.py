@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from testbed.adaptation.estimates import CHANGED, Belief, PathEstimate, between, exactly
-from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting
+from testbed.adaptation.sightings import PROBE_BYTES, Crossing, Pair, PlacedRanks, sighting
 from testbed.errors import BadInput, DoesNotFit
 from testbed.model.simulate import makespan, simulate
 from testbed.pipeline.ir import KINDS, Action, Row, Schedule
 from testbed.pipeline.link import LinkCost, crossing_s
-from testbed.pipeline.problem import Problem
+from testbed.pipeline.problem import Problem, Route
 from testbed.plan import costs
 from testbed.plan.plan import Plan
 from testbed.plan.routes import datacenter_of
@@ -28,6 +28,9 @@ SHARES = (0.25, 0.5, 0.75)
 """Of the way from what was believed to what is: what schedules are made for beside these two; at first from links that
 are half as good. One that is made for the middle may be good at both ends, where each end's own is good at one."""
 
+AS_FAST = 1e-4
+"""By so much of an iteration schedules may differ to be as fast as each other: no clock of a job tells them apart."""
+
 
 class Prospect(NamedTuple):
     """A schedule, and what an iteration is predicted to take with it."""
@@ -37,52 +40,76 @@ class Prospect(NamedTuple):
     predicted_s: float
 
 
+class PipelineEnds(NamedTuple):
+    """Two ranks of one of a job's pipelines."""
+
+    pipeline: int
+    source: int
+    target: int
+
+    def route(self, problem: Problem) -> Route:
+        """The links that a message takes between them."""
+        return problem.pipelines[self.pipeline].route(self.source, self.target)
+
+
 class AdaptableJob(NamedTuple):
     """The job that adapts, as it was planned."""
 
     plan: Plan
-    sites: tuple[str, ...]
-    """The datacenter of every rank."""
+    ranks: PlacedRanks
     choices: tuple[ScheduleChoice, ...]
     """What it may swap between: stages stay on their ranks, so no weights have to move."""
     problems: tuple[Problem, ...]
     """Of each choice, as planned."""
 
-    def pairs(self, problem: Problem) -> dict[Pair, tuple[int, int]]:
-        """The datacenters that messages of the pipeline go between, with two ranks that send them."""
+    def pairs(self, problem: Problem) -> dict[Pair, PipelineEnds]:
+        """The datacenters that messages of pipelines go between, each pair with two ranks that send them."""
         between = [ends for a, b in pairwise(problem.stage_to_rank) for ends in ((a, b), (b, a)) if a != b]
-        found: dict[Pair, tuple[int, int]] = {}
-        for a, b in between:
-            if self.sites[a] != self.sites[b]:
-                found.setdefault((self.sites[a], self.sites[b]), (a, b))
+        found: dict[Pair, PipelineEnds] = {}
+        for pipeline in range(len(problem.pipelines)):
+            for a, b in between:
+                pair = self.sites_of(problem, PipelineEnds(pipeline, a, b))
+                if pair[0] != pair[1]:
+                    found.setdefault(pair, PipelineEnds(pipeline, a, b))
         return found
+
+    def sites_of(self, problem: Problem, ends: PipelineEnds) -> Pair:
+        """The datacenters of two ranks."""
+        numbers = problem.numbers[ends.pipeline]
+        return self.ranks.sites[numbers[ends.source]], self.ranks.sites[numbers[ends.target]]
+
+    def nodes_of(self, problem: Problem, ends: PipelineEnds) -> tuple[str, str]:
+        """Their nodes."""
+        numbers, nodes = problem.numbers[ends.pipeline], self.plan.jobs[0].nodes
+        return nodes[numbers[ends.source]], nodes[numbers[ends.target]]
 
 
 def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice]) -> AdaptableJob:
     """The plan's only job with those of its choices that can be swapped: without solvers, stages where the first has
     them.
 
-    Raises BadInput for several jobs, for replicas or tensor ranks, and for no choice.
+    Raises BadInput for several jobs, and for no choice.
     """
     job, *others = plan.jobs
-    if others or job.mesh.dp * job.mesh.tp > 1:
-        expected = "one job that is one pipeline: others on the same links cannot be told from a slower link"
-        raise BadInput.of(job.workload.name, "parallelism", len(plan.jobs) * job.mesh.dp * job.mesh.tp, expected)
+    if others:
+        expected = "one job: others on the same links cannot be told from a slower link"
+        raise BadInput.of(job.workload.name, "jobs", len(plan.jobs), expected)
     able = [choice for choice in choices if not family_of(choice).solver]
     if not able:
         raise BadInput.of(job.workload.name, "schedules", len(choices), "one or more that need no solver")
     stages = costs.stages_of(job, able[0])
     alike = tuple(choice for choice in able if costs.stages_of(job, choice) == stages)
-    sites = tuple(datacenter_of(node) for node in job.nodes)
-    return AdaptableJob(plan, sites, alike, tuple(costs.problem(plan, choice) for choice in alike))
+    places = tuple(job.mesh.coordinates(rank).pipeline_rank for rank in job.mesh.ranks)
+    ranks = PlacedRanks(tuple(datacenter_of(node) for node in job.nodes), places)
+    return AdaptableJob(plan, ranks, alike, tuple(costs.problem(plan, choice) for choice in alike))
 
 
 def planned_belief(subject: AdaptableJob) -> Belief:
     """What the job believes as it begins."""
     problem = subject.problems[0]
     paths = {}
-    for pair, (a, b) in subject.pairs(problem).items():
-        route = [problem.links[index] for index in problem.route(a, b)]
+    for pair, ends in subject.pairs(problem).items():
+        route = [problem.links[index] for index in ends.route(problem)]
         slowest = max(link.seconds_per_byte for link in route)
         delay_s, rate_bps = sum(link.delay_s for link in route), 8 / slowest if slowest else float("inf")
         paths[pair] = PathEstimate(exactly(delay_s), exactly(rate_bps))
@@ -100,15 +127,17 @@ def believed(job: AdaptableJob, problem: Problem, belief: Belief) -> Problem:
     What a link explains is a change of that link, for all that cross it; what no single link explains is a link of its
     own between two datacenters, whatever it really crosses.
     """
-    (pipeline, *_), (links, unexplained) = problem.pipelines, _changed_links(job, problem, belief)
-    routes = dict(pipeline.routes)
+    links, unexplained = _changed_links(job, problem, belief)
+    routes = [dict(pipeline.routes) for pipeline in problem.pipelines]
     for pair in unexplained:
         path = belief.paths[pair]
         links.append(LinkCost(path.delay_s.value, 8 / path.rate_bps.value))
-        for (a, b), route in pipeline.routes.items():
-            if (job.sites[a], job.sites[b]) == pair:
-                own_card = tuple(index for index in route if index in problem.cards)
-                routes[a, b] = (*own_card, len(links) - 1)
+        for number, mine in enumerate(routes):
+            for (a, b), route in mine.items():
+                if job.sites_of(problem, PipelineEnds(number, a, b)) == pair:
+                    own_card = tuple(index for index in route if index in problem.cards)
+                    mine[a, b] = (*own_card, len(links) - 1)
+    pipelines = [pipeline._replace(routes=mine) for pipeline, mine in zip(problem.pipelines, routes, strict=True)]
     slots: list[tuple[float, ...]] = []
     for kind in KINDS:
         of_stages = [belief.slots[rank, kind].value for rank in problem.stage_to_rank]
@@ -117,7 +146,7 @@ def believed(job: AdaptableJob, problem: Problem, belief: Belief) -> Problem:
     return replace(
         problem,
         links=tuple(links),
-        pipelines=(pipeline._replace(routes=routes),),
+        pipelines=tuple(pipelines),
         forward_s=forward,
         backward_s=backward if problem.backward_s else (),
         input_s=gradient,
@@ -132,8 +161,8 @@ def _changed_links(job: AdaptableJob, problem: Problem, belief: Belief) -> tuple
     """
     links, planned, unexplained = list(problem.links), planned_belief(job), list[Pair]()
     routes = {
-        pair: [index for index in problem.route(a, b) if index not in problem.cards]
-        for pair, (a, b) in job.pairs(problem).items()
+        pair: [index for index in ends.route(problem) if index not in problem.cards]
+        for pair, ends in job.pairs(problem).items()
     }
     changed = [pair for pair, path in belief.paths.items() if path != planned.paths[pair]]
     settled = {index for pair, route in routes.items() if pair not in changed for index in route}
@@ -183,6 +212,15 @@ class Prospects:
         found = [Prospect(kept.label, kept.schedule, times[rows]) for rows, kept in self._kept.items()]
         return sorted(found, key=lambda prospect: prospect.predicted_s)
 
+    def to_begin_with(self, belief: Belief) -> Prospect:
+        """The fastest; of several that are as fast, one that was made for exactly that.
+
+        Raises DoesNotFit where no choice has room.
+        """
+        fastest, *_ = self.under(belief)
+        made, *_ = self.made_for(belief) or [fastest]
+        return made if made.predicted_s <= (1 + AS_FAST) * fastest.predicted_s else fastest
+
     def made_for(self, belief: Belief) -> list[Prospect]:
         """Of them those that were made for exactly that."""
         return [each for each in self.under(belief) if each.schedule.rows in self._made[belief.key]]
@@ -216,8 +254,8 @@ class Prospects:
         return {rows: known.seconds[rows] for rows in self._kept}
 
     def alone(self, belief: Belief, running: Prospect) -> dict[Pair, float]:
-        """Share of even the least time of a message between two datacenters that it would take by itself, if that is
-        so: where a link is full, every message waits for another one.
+        """Of what even the fastest message between two datacenters takes longer than a probe, the share that it would
+        take by itself, if that is so: where a link is full, every message waits for another one.
         """
         rows = running.schedule.rows
         key = belief.key, rows
@@ -227,10 +265,10 @@ class Prospects:
             receives = self._subject.plan.jobs[0].workload.receives
             probes_s = {pair: path.crossing_s(PROBE_BYTES) for pair, path in belief.paths.items()}
             trace = simulate(problem, running.schedule, receives=receives)
-            seen = sighting(trace, self._subject.sites, probes_s).crossings
+            seen = sighting(trace, self._subject.ranks, probes_s).crossings
             self._alone = {
                 key: {
-                    pair: min(1.0, _alone_s(problem, ends, seen[pair].message_bytes) / seen[pair].message_s)
+                    pair: _share(_alone_s(problem, ends, seen[pair].message_bytes), seen[pair])
                     for pair, ends in self._subject.pairs(problem).items()
                 }
             }
@@ -263,9 +301,14 @@ class Prospects:
             del self._kept[rows]
 
 
-def _alone_s(problem: Problem, ends: tuple[int, int], size: float) -> float:
+def _alone_s(problem: Problem, ends: PipelineEnds, size: float) -> float:
     """What a message between two ranks takes over idle links."""
-    return crossing_s([problem.links[index] for index in problem.route(*ends)], size)
+    return crossing_s([problem.links[index] for index in ends.route(problem)], size)
+
+
+def _share(alone_s: float, seen: Crossing) -> float:
+    longer_s = seen.message_s - seen.probe_s
+    return min(1.0, max(0.0, alone_s - seen.probe_s) / longer_s) if longer_s > 0 else 1.0
 
 
 def _slower(belief: Belief) -> Belief:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from testbed.adaptation.controller import Adapting, ControllerChoice, Step
+from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.prospects import AdaptableJob, Prospect
 from testbed.adaptation.rehearsal_changes import Change, Truth, real_problem, truth_at
 from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting
@@ -50,8 +51,10 @@ class SlotVariation(NamedTuple):
         )
         sigma = np.sqrt(np.log1p(self.variation**2))
         draw = np.random.default_rng([self.seed, iteration])
-        factors = draw.lognormal(-(sigma**2) / 2, sigma, (*means.shape, problem.n_microbatches))
-        return (means[:, :, None] * factors)[None]
+        replicas = len(problem.pipelines) // problem.tensor
+        factors = draw.lognormal(-(sigma**2) / 2, sigma, (replicas, *means.shape, problem.n_microbatches))
+        drawn_s: np.ndarray[Any, np.dtype[np.float64]] = means[None, :, :, None] * factors
+        return drawn_s
 
 
 AS_PACED = SlotVariation()
@@ -105,8 +108,8 @@ class World:
         """What one packet takes between datacenters while nothing else is on its way."""
         problem = self.problem(self.state(iteration))
         return {
-            pair: crossing_s([problem.links[index] for index in problem.route(a, b)], PROBE_BYTES) + problem.handover_s
-            for pair, (a, b) in self.subject.pairs(problem).items()
+            pair: crossing_s([problem.links[index] for index in ends.route(problem)], PROBE_BYTES) + problem.handover_s
+            for pair, ends in self.subject.pairs(problem).items()
         }
 
     def typical_s(self, schedule: Schedule, state: int) -> float:
@@ -128,8 +131,8 @@ class Rehearsed(NamedTuple):
     adapted_s: float
     oracle_s: float
     late_oracle_s: float
-    """Of an oracle that knows everything as well, but not before the first iteration in which anything is different has
-    ended: no controller that has to see it can be faster."""
+    """Of an oracle that knows everything as well, but of a change that has not happened before not until the iteration
+    that it begins with has ended, and swaps for none before: as much as can be had by seeing, without luck."""
     running: str
     """Labels of the controller's schedule ..."""
     oracle: str
@@ -207,15 +210,17 @@ def rehearse(
     ran, steps = [adapting.running], list[Step]()
     for iteration in range(iterations):
         trace = world.trace(ran[-1].schedule, iteration)
-        steps.append(adapting.after(iteration, sighting(trace, subject.sites, world.probes_s(iteration))))
+        steps.append(adapting.after(iteration, sighting(trace, subject.ranks, world.probes_s(iteration))))
         ran.append(adapting.running)
         advance()
     first = ran[0]
     candidates = [Prospect(each.name, each, np.nan) for each in adapting.candidates]
     others = [*ran, *candidates]
-    knows = [first, *_oracle(world, others, range(iterations), swap_s)]
-    unknowing = next((number for number in range(1, iterations) if _happens(changes, number)), iterations - 1) + 1
-    late = [first] * (1 + unknowing) + _oracle(world, others, range(unknowing, iterations), swap_s)
+    states = [world.state(iteration) for iteration in range(iterations)]
+    able = _able(world, others, states)
+    knows = [first, *_oracle(world, able, _spans(states), swap_s)]
+    begins, *goes_on = spans_of_who_sees(states)
+    late = [first] * (1 + len(begins)) + _oracle(world, able, goes_on, swap_s)
     rows = []
     for iteration, step in enumerate(steps):
         known, begun = knows[iteration + 1], ran[max(0, iteration - 1)]
@@ -250,34 +255,41 @@ def _happens(changes: Sequence[Change], iteration: int) -> tuple[str, ...]:
     )
 
 
-def _oracle(world: World, others: Sequence[Prospect], iterations: range, swap_s: float) -> list[Prospect]:
-    """Per iteration of these, the schedule of who knows what will happen: the least sum, by dynamic programming.
+def _spans(states: Sequence[int]) -> list[list[int]]:
+    """The iterations in which nothing changes, as their states: whoever knows everything swaps between these."""
+    return [list(same) for _, same in groupby(states)]
 
-    It may run every choice made for any of the states that come, and whatever the controller could, with whose first
-    schedule it begins; it pays for swaps as everybody does.
+
+def spans_of_who_sees(states: Sequence[int]) -> list[list[int]]:
+    """The same of who has to see a change once to know of it: the first time, its first iteration is still of the span
+    before.
     """
-    states = [world.state(iteration) for iteration in iterations]
-    if not states:
+    spans: list[list[int]] = []
+    seen: set[tuple[int, int]] = set()
+    for span in _spans(states):
+        if spans and (change := (spans[-1][-1], span[0])) not in seen:
+            seen.add(change)
+            spans[-1].append(span.pop(0))
+        if span:
+            spans.append(span)
+    return spans
+
+
+def _oracle(world: World, able: Sequence[Prospect], spans: Sequence[Sequence[int]], swap_s: float) -> list[Prospect]:
+    """Per iteration of these spans, the schedule of who knows what will happen.
+
+    It begins with the first of `able`, may run each of them, and pays for swaps as everybody does.
+    """
+    run_s = [[sum(world.typical_s(each.schedule, state) for state in span) for each in able] for span in spans]
+    if not spans:
         return []
-    able = _able(world, others, states)
-    spans = [(state, len(list(same))) for state, same in groupby(states)]
-    total = np.array([0.0, *[np.inf] * (len(able) - 1)])
-    came: list[np.ndarray[Any, np.dtype[np.int64]]] = []
-    for state, length in spans:
-        from_best = int(total.argmin())
-        swapping = total[from_best] + swap_s < total
-        came.append(np.where(swapping, from_best, np.arange(len(able))))
-        run_s = np.array([length * world.typical_s(each.schedule, state) for each in able])
-        total = np.minimum(total, total[from_best] + swap_s) + run_s
-    which, chosen = int(total.argmin()), list[Prospect]()
-    for (_, length), before in zip(reversed(spans), reversed(came), strict=True):
-        chosen += [able[which]] * length
-        which = int(before[which])
-    return chosen[::-1]
+    which = best_sequence(np.array(run_s), swap_s)
+    return [able[number] for number, span in zip(which, spans, strict=True) for _ in span]
 
 
 def _able(world: World, others: Sequence[Prospect], states: Sequence[int]) -> list[Prospect]:
-    """The others, and every choice made for every state, each order once."""
+    """What an oracle may run: whatever the controller could, with whose first schedule it begins, and every choice made
+    for every state that comes; each order once."""
     found, subject = {each.schedule.rows: each for each in reversed(others)}, world.subject
     found = {others[0].schedule.rows: others[0], **found}
     for state in dict.fromkeys(states):

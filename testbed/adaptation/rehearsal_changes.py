@@ -78,6 +78,8 @@ def change(text: str, plan: Plan) -> Change:
         return Change(read)
     if read.name not in ("", job.name):
         raise BadInput.of("--event", "job", read.name, job.name)
+    if job.mesh.dp > 1:
+        raise BadInput.of("--event", "event", text, "no slower rank of a job with replicas: `run --adapt` has that")
     if read.rank >= job.mesh.pp:
         raise BadInput.of("--event", "rank", read.rank, f"0 to {job.mesh.pp - 1}")
     return Change(read)
@@ -121,8 +123,8 @@ def real_problem(subject: AdaptableJob, truth: Truth) -> Problem:
     stages = planned_as.stage_to_rank
     case = Case("", (JobSchedule(choice, stages, None, None),), ())
     real = costs.problem_of_case(truth.plan, case)
-    for (source, target), (a, b) in subject.pairs(planned_as).items():
-        if real.cards.issuperset(real.route(a, b)):
+    for (source, target), ends in subject.pairs(planned_as).items():
+        if real.cards.issuperset(ends.route(real)):
             lost = " + ".join(event.name for event in truth.plan.events)
             raise BadInput.of("--event", "lost", lost, f"a route that is left from {source} to {target}")
     factors = dict(truth.slower)

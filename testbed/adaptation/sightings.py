@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,15 @@ Pair = tuple[str, str]
 """Two datacenters: source and target."""
 
 RankKind = tuple[int, Kind]
+
+
+class PlacedRanks(NamedTuple):
+    """Of every rank of a job."""
+
+    sites: tuple[str, ...]
+    """Its datacenter."""
+    pipeline_ranks: tuple[int, ...]
+    """Its place in the pipeline; the same of all replicas' and tensor ranks that have the same stages."""
 
 
 class Crossing(NamedTuple):
@@ -49,19 +59,37 @@ class Sighting(NamedTuple):
     iteration_s: float
     crossings: Mapping[Pair, Crossing]
     slots: Mapping[RankKind, ActionTimes]
+    """By pipeline rank; of several replicas that of the slowest."""
 
     def by_themselves(self, shares: Mapping[Pair, float]) -> Sighting:
-        """With messages as if they had not had to wait for others on a full link: these shares of their times."""
+        """With messages as if they had not had to wait for others on a full link: these shares of what they took longer
+        than a probe, which no delay changes.
+        """
         crossings = {
-            pair: each._replace(message_s=max(each.probe_s, each.message_s * shares.get(pair, 1.0)))
+            pair: each._replace(
+                message_s=each.probe_s + shares.get(pair, 1.0) * max(0.0, each.message_s - each.probe_s)
+            )
             for pair, each in self.crossings.items()
         }
         return self._replace(crossings=crossings)
 
 
-def sighting(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float]) -> Sighting:
-    """What the times of an iteration say; `sites` has the datacenter of every rank."""
-    return Sighting(float(trace.makespans()[0]), _crossings(trace, sites, probes_s), _slots(trace))
+def sighting(trace: Trace, ranks: PlacedRanks, probes_s: Mapping[Pair, float]) -> Sighting:
+    """What the times of an iteration of the job with these ranks say."""
+    crossings, slots = _crossings(trace, ranks.sites, probes_s), _slots(trace, ranks.pipeline_ranks)
+    return Sighting(float(trace.makespans()[0]), crossings, slots)
+
+
+def with_wire_bytes(measured: Trace, predicted: Trace) -> Trace:
+    """A measured trace, which does not know what its messages are on the wire, with what the model says of messages of
+    as many bytes.
+    """
+    messages, known = measured.messages.copy(), predicted.messages
+    payloads, first = np.unique(known["payload_bytes"], return_index=True)
+    places = np.minimum(np.searchsorted(payloads, messages["payload_bytes"]), len(payloads) - 1)
+    same = payloads[places] == messages["payload_bytes"]
+    messages["wire_bytes"] = np.where(same, known["wire_bytes"][first][places], messages["wire_bytes"])
+    return replace(measured, messages=messages)
 
 
 def _crossings(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float]) -> dict[Pair, Crossing]:
@@ -81,13 +109,14 @@ def _crossings(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float
     return found
 
 
-def _slots(trace: Trace) -> dict[RankKind, ActionTimes]:
+def _slots(trace: Trace, pipeline_ranks: Sequence[int]) -> dict[RankKind, ActionTimes]:
     table = trace.actions
     whole_s = (table["end_s"] - table["start_s"]) * table["part_of"] / (table["part_end"] - table["part_begin"])
-    found = {}
-    for rank in range(trace.n_ranks):
+    found: dict[RankKind, ActionTimes] = {}
+    for rank, place in enumerate(pipeline_ranks):
         for code, kind in enumerate(KINDS):
             mine = whole_s[(table["rank"] == rank) & (table["kind"] == code)]
             if len(mine):
-                found[rank, kind] = ActionTimes(float(mine.mean()), float(mine.std()), len(mine))
+                times = ActionTimes(float(mine.mean()), float(mine.std()), len(mine))
+                found[place, kind] = max(found.get((place, kind), times), times)
     return found

@@ -49,7 +49,8 @@ def print_answer(console: Console, run: Run, directory: Path, *, pages: int) -> 
         rows, place = rows_of(run.comparison), shlex.quote(str(directory))
         show(console, *answer_tables(run.comparison, rows, console.width), *_checks(rows, place, console.width))
         further = f" to timeline-{pages}.svg" if pages > 1 else ""
-        look = f" (look at timeline.svg{further})" if pages else ""
+        also = " and adaptation.svg" if run.comparison.get("adaptation") else ""
+        look = f" (look at timeline.svg{further}{also})" if pages else ""
         for text in (f"results in {directory}/{look}", f"details: testbed report {place} --details"):
             console.print(text, highlight=False, markup=False, soft_wrap=True)  # in one piece, to be copied
     if not run.complete:

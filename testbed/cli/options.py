@@ -261,7 +261,7 @@ Adapt = Annotated[
     typer.Option(
         metavar="CONTROLLER",
         help="Begin with the first schedule, and swap to the others when the controller decides so, which sees only "
-        "the job's own times: ski-rental, never; options as in ski-rental,dwell=5.",
+        "the job's own times: ski-rental, never or FILE.py:NAME; options as in ski-rental,dwell=5.",
     ),
 ]
 Checkpoint = Annotated[

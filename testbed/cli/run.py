@@ -246,7 +246,21 @@ def show_ended(plan: Plan, working: Path, request: Request, reporter: Reporter, 
 
         with reporter.step("drawing timeline.svg"):
             pages = len(draw_run(working, working / PICTURE))
+        _draw_adaptation(working)
     _print_files(working, request, request.directory, pages)
+
+
+def _draw_adaptation(working: Path) -> None:
+    """Of a run whose job adapted: its iterations beside those of a job that does not, and of an oracle."""
+    from testbed.results.destination import ADAPTATION_PICTURE
+    from testbed.results.load import load_run
+
+    comparison = load_run(working).comparison
+    if comparison.get("adaptation"):
+        from testbed.results.adaptation_drawing import draw_adaptation
+
+        heading = f"{comparison['name']}, {comparison['adaptation']['controller']}"
+        draw_adaptation(comparison["adaptation"], heading, working / ADAPTATION_PICTURE)
 
 
 def _print_files(working: Path, request: Request, named: Path, pages: int) -> int:

@@ -261,11 +261,13 @@ class Adaptation:
     """What may swap the schedule of a plan's only job while it is trained."""
 
     controller: str
-    """As --adapt has it: a name, and options behind commas."""
+    """As --adapt has it: a name or FILE.py:NAME, and options behind commas."""
     choices: tuple[ScheduleChoice, ...]
     """What it may swap between, each made anew for what it believes of network and ranks."""
     swap_s: float
     """What it takes a swap to cost."""
+    content: str | None = None
+    """Of a controller in a file, what the file holds; None of one that is registered."""
 
 
 Rounds = Literal["together", "free"]

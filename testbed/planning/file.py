@@ -101,8 +101,8 @@ def code_in(path: Path) -> tuple[str, ...]:
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
-        elif isinstance(value, str) and in_file(value) is not None:
-            found[value] = None
+        elif isinstance(value, str):
+            found |= {text: None for text in (value, value.split(",")[0]) if in_file(text) is not None}
     return tuple(found)
 
 

@@ -16,6 +16,7 @@ from testbed.files import read_json
 
 COMPARISON = "comparison.json"
 PICTURE = "timeline.svg"
+ADAPTATION_PICTURE = "adaptation.svg"
 _FURTHER_PAGES = "timeline-*.svg"
 FILES = (
     "manifest.json",
@@ -35,6 +36,7 @@ FILES = (
     "message_costs.json",
     "wan.json",
     PICTURE,
+    ADAPTATION_PICTURE,
     COMPARISON,  # the last: it says whether the others are complete
 )
 """Everything a run writes beside its logs."""

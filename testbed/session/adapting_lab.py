@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.adaptation.adapting_plan import OPTION
 from testbed.adaptation.controller import Adapting, Step, choose
-from testbed.adaptation.estimates import named
-from testbed.adaptation.prospects import adaptable_job
-from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting
+from testbed.adaptation.estimates import Belief, named
+from testbed.adaptation.oracle import best_sequence
+from testbed.adaptation.prospects import adaptable_job, planned_belief
+from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting, with_wire_bytes
 from testbed.errors import RunFailed
+from testbed.pipeline.ir import Schedule
 from testbed.plan.plan import JobSchedule, Plan
-from testbed.planning.drawn_iterations import phase_of
+from testbed.plan.timeline import LinkEvent
+from testbed.planning.drawn_iterations import phase_of, rank_changes
 from testbed.planning.prediction import parts_of, predict_training
+from testbed.spec.choice import ScheduleChoice
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace
 
@@ -31,27 +41,32 @@ class AdaptingLab:
     def __init__(self, plan: Plan, network: ProbedNetwork) -> None:
         """Raises BadInput for a plan that no controller can adapt."""
         assert plan.adaptation is not None
-        asked, (job,) = plan.adaptation, plan.jobs
-        self._job = adaptable_job(plan, asked.choices)
-        self._nodes, self._network = job.nodes, network
-        controller, begins = choose(asked.controller), plan.cases[0].jobs[0]
+        asked = plan.adaptation
+        self._job, self._network = adaptable_job(plan, asked.choices), network
+        controller, begins = choose(asked.controller, option=OPTION, content=asked.content), plan.cases[0].jobs[0]
         self._adapting = Adapting(self._job, controller.begin(), asked.swap_s, begins.choice.label)
-        self._stages = begins.stage_to_rank
-        (never,) = parts_of(plan, plan.cases[0], predict_training(plan, plan.cases[0]).trace)
-        self._never_s = predicted_times_s(never, phase_of(plan, plan.cases[0]).measured).tolist()
+        self._stages, self._begun = begins.stage_to_rank, self._adapting.running.schedule
+        self._plan, self._asked = plan, asked
+        self._message_bytes = max(self._job.problems[0].message_bytes)
+        self._predicted = self._training(begins.choice, self._begun)
+        self._never_s = self._times_s(self._predicted).tolist()
+        self._planned_s = self._believed_s(planned_belief(self._job))
+        self._happens = _happenings(plan)
         self._rows: list[dict[str, Any]] = []
-        self._asked = asked
 
     @property
     def document(self) -> dict[str, Any]:
         """`adaptation` in comparison.json."""
-        return {"controller": self._asked.controller, "swap_s": self._asked.swap_s, "iterations": self._rows}
+        rows = [row | known for row, known in zip(self._rows, self._oracle(), strict=True)]
+        asked = {"controller": self._asked.controller, "swap_s": self._asked.swap_s}
+        return asked | {"planned_s": self._planned_s, "iterations": rows}
 
     def after(self, iteration: int, ended: Trace, *, over: bool) -> JobSchedule | None:
         """See session.case.RunningController."""
         probes_s = self._probes_s()
         runs = self._adapting.running.label
-        step = self._adapting.after(iteration - 1, sighting(ended, self._job.sites, probes_s))
+        seen = sighting(with_wire_bytes(ended, self._predicted), self._job.ranks, probes_s)
+        step = self._adapting.after(iteration - 1, seen)
         step = step._replace(swapped_to=None, expected_s=step.stays_s) if over else step
         self._keep(iteration - 1, runs, float(ended.makespans()[0]), probes_s, step)
         if step.swapped_to is None:
@@ -60,14 +75,59 @@ class AdaptingLab:
         choice = next(choice for choice in self._job.choices if choice.label == label)
         return JobSchedule(choice.model_copy(update={"label": f"{label} of {iteration}"}), self._stages, rows, None)
 
+    def goes_on(self, iteration: int, idle_s: float) -> None:
+        """See session.case.RunningController."""
+        self._rows[iteration - 1]["idle_s"] = idle_s
+
+    def _training(self, choice: ScheduleChoice, schedule: Schedule) -> Trace:
+        """What is predicted with a schedule and the plan's events."""
+        case = self._plan.cases[0]
+        running = replace(case, jobs=(JobSchedule(choice, self._stages, schedule.rows, None),))
+        (part,) = parts_of(self._plan, running, predict_training(self._plan, running).trace)
+        return part
+
+    def _times_s(self, predicted: Trace) -> NDArray[np.float64]:
+        """Per measured iteration."""
+        return predicted_times_s(predicted, phase_of(self._plan, self._plan.cases[0]).measured)
+
+    def _oracle(self) -> list[dict[str, Any]]:
+        """Per iteration, schedule and time of who knows all events and may run whatever the controller could: as
+        predicted, and with swaps that cost what the controller takes them to cost, though they are in no iteration.
+        """
+        if not self._rows:
+            return []
+        every = {schedule.rows: schedule for schedule in (self._begun, *self._adapting.candidates)}.values()
+        choices = {choice.label: choice for choice in self._job.choices}
+        trained = [self._training(choices[schedule.name], schedule) for schedule in every]
+        seconds = np.array([self._times_s(each)[: len(self._rows)] for each in trained]).T
+        names = [schedule.name for schedule in every]
+        chosen = best_sequence(seconds, self._asked.swap_s)
+        return [
+            {
+                "oracle": names[which],
+                "oracle_swaps": which != before,
+                "oracle_predicted_s": float(seconds[place, which]),
+            }
+            for place, (before, which) in enumerate(pairwise([0, *chosen]))
+        ]
+
     def _probes_s(self) -> dict[Pair, float]:
         """A link that is down says nothing."""
         found = {}
-        for pair, (source, target) in self._job.pairs(self._job.problems[0]).items():
+        problem = self._job.problems[0]
+        for pair, ends in self._job.pairs(problem).items():
             try:
-                found[pair] = self._network.probe_s(self._nodes[source], self._nodes[target], int(PROBE_BYTES))
+                found[pair] = self._network.probe_s(*self._job.nodes_of(problem, ends), int(PROBE_BYTES))
             except RunFailed:
                 continue
+        return found
+
+    def _believed_s(self, belief: Belief) -> dict[str, float]:
+        """What the longest message takes from one datacenter to another, and one action of each kind on a rank."""
+        found = {named(pair): path.crossing_s(self._message_bytes) for pair, path in belief.paths.items()}
+        for (rank, _), slot in belief.slots.items():
+            name = f"rank {rank}"
+            found[name] = found.get(name, 0.0) + slot.value
         return found
 
     def _keep(self, iteration: int, runs: str, iteration_s: float, probes_s: Mapping[Pair, float], step: Step) -> None:
@@ -75,6 +135,7 @@ class AdaptingLab:
         row = {
             "iteration": iteration,
             "schedule": runs,
+            "happens": self._happens.get(iteration, []),
             "measured_s": iteration_s,
             "never_predicted_s": self._never_s[iteration],
             "probes_s": {named(pair): seconds for pair, seconds in probes_s.items()},
@@ -85,8 +146,18 @@ class AdaptingLab:
                 named(pair): path.rate_bps.value if math.isfinite(path.rate_bps.value) else None
                 for pair, path in belief.paths.items()
             },
+            "believed_s": self._believed_s(belief),
             "swapped_to": step.swapped_to and step.swapped_to.label,
+            "idle_s": None,
             "stays_s": step.stays_s,
             "expected_s": step.expected_s,
         }
         self._rows.append(row)
+
+
+def _happenings(plan: Plan) -> dict[int, list[str]]:
+    """By measured iteration, what the plan has happen in it, each in the words of whoever wrote it."""
+    warmup = plan.jobs[0].workload.warmup
+    said = [(event.at.iteration, event.said) for event in plan.events if isinstance(event, LinkEvent)]
+    said += [(change.round - warmup, change.said) for change in rank_changes(plan, plan.cases[0])]
+    return {number: list(dict.fromkeys(what for when, what in said if when == number)) for number, _ in sorted(said)}

@@ -61,6 +61,9 @@ class RunningController(Protocol):
         `ended` is the last of them, as it was measured.
         """
 
+    def goes_on(self, iteration: int, idle_s: float) -> None:
+        """The measured iteration of this number begins, so long after the one before it was over."""
+
 
 class BackgroundTraffic(Protocol):
     """What is on a lab's network beside the jobs."""
@@ -268,19 +271,23 @@ class _UnderWay:
     parts: list[_Part] = field(init=False)
     ended: list[Round] = field(default_factory=list)
     """The rounds that are over."""
+    began_s: float = 0.0
+    """The latest one, by the monotonic clock."""
 
     def __post_init__(self) -> None:
         self.parts = [self._part(which) for which in range(len(self.cases))]
 
-    def _part(self, which: int) -> _Part:
+    def _part(self, which: int, *, shortened: bool = False) -> _Part:
+        """One of them; `shortened` where it is predicted again, now that another one goes on before it was to end."""
         running, plan, case, costs = self.running, self.plan, self.cases[which], self.costs
         phase, made = phases(plan, self.cases)[which], self.made[which]
         loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
         training = training_of(plan, case, loads)
         compared, predicted = training.compared(phase.measured), training.trace
         usual = training.usual(compared)
-        running.results.add_trace(case.label, "predicted", predicted)
-        known, loads = running.ranges.get(case.label), list(training.loads_of(usual))
+        if not shortened:
+            running.results.add_trace(case.label, "predicted", predicted)
+        known, loads = None if shortened else running.ranges.get(case.label), list(training.loads_of(usual))
         jobs, ranges = [], ranges_of_training(plan, case, training) if known is None else known
         on_host, free = None, plan.rounds == "free"
         if costs is not None and not free:  # of which an iteration of all jobs is predicted
@@ -386,6 +393,11 @@ class _UnderWay:
 
     def _announce(self, player: EventPlayer | None, number: int, start_s: float) -> None:
         """The round of a number begins at this instant of the monotonic clock. Raises RunFailed."""
+        warmup, adaptation = self.plan.jobs[0].workload.warmup, self.running.adaptation
+        if adaptation is not None and number > warmup:
+            over_s = self.began_s + float(self.ended[-1].trace(self.parts[-1].jobs[0].number).makespans()[0])
+            adaptation.goes_on(number - warmup, start_s - over_s)
+        self.began_s = start_s
         if player is not None:
             player.announce(number, start_s)
         if self.running.background is not None:
@@ -444,7 +456,11 @@ class _UnderWay:
         assert schedule is not None
         self.cases.append(case)
         self.made.append([Generated(schedule, None)])
-        self.parts[-1] = part._replace(phase=phases(self.plan, self.cases)[-2])
+        shorter = self._part(len(self.cases) - 2, shortened=True)
+        self.parts[-1] = part._replace(phase=shorter.phase)
+        for mine, now in zip(part.jobs, shorter.jobs, strict=True):
+            mine.load, mine.beyond_load_s = now.load, now.beyond_load_s
+            mine.predicted_range, mine.on_this_host = now.predicted_range, now.on_this_host
         added = self._part(len(self.cases) - 1)
         for ended in self.ended:
             for job in added.jobs:

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from in_process import run_testbed
 
-from testbed.cli.adaptation_tables import what_it_brought
+from testbed.adaptation.controller import choose
+from testbed.cli.adaptation_tables import what_a_swap_took, what_it_brought
 from testbed.errors import ExitCode
 from testbed.planning import file
 
+ROOT = Path(__file__).parents[2]
 FILES = ("two-dc-longhaul", "tiny-gpt-pp4")
 
 
@@ -32,9 +34,9 @@ def test_a_plan_has_what_it_may_swap_between(tmp_path: Path) -> None:
     [
         (("--adapt", "luck"), "error: --adapt: controller: got 'luck'"),
         (("--adapt", "ski-rental,dwell=0"), "dwell"),
-        (("--adapt", "mine.py:decide"), "`testbed adapt` rehearses one's own"),
+        (("--adapt", "mine.py:decide"), "a readable file"),
+        (("--adapt", "examples/my_controller.py:decide"), "a name in that file"),
         (("--adapt", "ski-rental", "--swap", "zb-h1@3"), "no --swap zb-h1@3 beside it"),
-        (("--adapt", "ski-rental", "--set", "parallelism.data=2"), "one job that is one pipeline"),
     ],
 )
 def test_what_cannot_adapt(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
@@ -44,10 +46,45 @@ def test_what_cannot_adapt(tmp_path: Path, words: tuple[str, ...], expected: str
     assert not (tmp_path / "plan.json").exists()
 
 
+def test_a_controller_in_a_file_travels_with_the_plan(tmp_path: Path) -> None:
+    mine, out = tmp_path / "mine.py", tmp_path / "plan.json"
+    mine.write_text((ROOT / "examples/my_controller.py").read_text())
+    asked = f"{mine}:eager,gain=0.05"
+    done = run_testbed("plan", *FILES, "--schedule", "1f1b", "--adapt", asked, "-o", out)
+    assert done.returncode == 0, done.stderr
+    mine.unlink()
+    plan = file.read(out)
+    assert plan.adaptation is not None
+    assert plan.adaptation.content is not None
+    found = choose(plan.adaptation.controller, content=plan.adaptation.content)
+    assert found.options == {"gain": 0.05}
+    assert f"{mine}:eager" in file.code_in(out), "whoever is handed the plan is asked"
+
+
+ROW = {"never_predicted_s": 1.0, "swapped_to": None}
+
+
 def test_what_it_brought_is_measured_beside_what_is_predicted_without() -> None:
-    rows = [
-        {"measured_s": 1.0, "never_predicted_s": 1.0, "swapped_to": "zb-h1"},
-        {"measured_s": 0.6, "never_predicted_s": 1.0, "swapped_to": None},
-    ]
+    rows = [ROW | {"measured_s": 1.0, "swapped_to": "zb-h1"}, ROW | {"measured_s": 0.6}]
     said = what_it_brought({"iterations": rows})
-    assert said == "2 iterations with 1 swaps: 1.6 s; never adapting (predicted): 2.0 s (-20.0%)"
+    assert said == "2 iterations with 1 swap: 1.6 s; never adapting (predicted): 2.0 s (-20.0%)"
+
+
+def test_beside_it_stands_what_an_oracle_would_take() -> None:
+    rows = [
+        ROW | {"measured_s": 1.0, "swapped_to": "zb-h1"} | KNOWS,
+        ROW | {"measured_s": 0.6} | KNOWS | {"oracle_swaps": False},
+    ]
+    said = what_it_brought({"swap_s": 0.1, "iterations": rows})
+    assert said.endswith("; oracle (predicted): 1.2 s with 1 swap; 43% of its gain, swaps at 100 ms paid for")
+
+
+def test_what_a_swap_took_is_how_much_longer_the_job_was_idle() -> None:
+    idle = [ROW | {"idle_s": 0.05}, ROW | {"idle_s": 0.09, "swapped_to": "zb-h1"}, ROW | {"idle_s": None}]
+    assert list(what_a_swap_took({"swap_s": 0.02, "iterations": idle})) == [
+        "a swap took 40 ms (taken to cost 20 ms): idle for 90 ms, else 50 ms"
+    ]
+    assert list(what_a_swap_took({"swap_s": 0.02, "iterations": idle[:1]})) == []
+
+
+KNOWS = {"oracle": "zb-h1", "oracle_swaps": True, "oracle_predicted_s": 0.6}

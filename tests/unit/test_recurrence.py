@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next
 from testbed.pipeline.ir import parse_action
 
@@ -54,3 +57,11 @@ def test_a_swap_is_made_before_it_is_needed() -> None:
 
 def test_a_swap_that_costs_more_than_it_brings_is_not_made() -> None:
     assert best_next([slow(1), planned(9)], A, swap_s=2.0) == A
+
+
+def test_who_knows_what_will_happen_swaps_when_that_is_best() -> None:
+    seconds = np.array([[1.0, 1.2], [3.0, 1.5], [3.0, 1.5], [1.0, 1.2]])
+    assert best_sequence(seconds, 0.1) == [0, 1, 1, 0]
+    assert best_sequence(seconds, 0.25) == [0, 1, 1, 1], "not back for so little"
+    assert best_sequence(seconds, 5.0) == [0, 0, 0, 0]
+    assert best_sequence(seconds[1:], 0.1) == [1, 1, 0], "before the first one already"

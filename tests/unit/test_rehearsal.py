@@ -19,7 +19,7 @@ from testbed.adaptation import controller
 from testbed.adaptation.controller import Outlook, expected, ski_rental
 from testbed.adaptation.prospects import AdaptableJob, Prospect, adaptable_job, planned_belief
 from testbed.adaptation.recurrence import BelievedPhase
-from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, World, rehearse
+from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, World, rehearse, spans_of_who_sees
 from testbed.adaptation.rehearsal_changes import Change, change
 from testbed.cli import app
 from testbed.errors import BadInput
@@ -106,6 +106,23 @@ def test_a_lost_link_with_a_detour_is_a_longer_path_to_the_job() -> None:
     assert path.delay_s.value == pytest.approx(0.04, rel=0.02)
 
 
+@pytest.mark.parametrize("axis", ["data", "tensor"])
+def test_replicas_and_tensor_ranks_adapt_to_a_slower_link(axis: str) -> None:
+    job = job_of("parallelism.pipeline=2", f"parallelism.{axis}=2", "microbatches=7")
+    found = rehearsed(job, f"link {LINK} delay x4 at {AT}", begin="1f1b")
+    assert found.noticed_after(AT) == 1
+    assert found.rows[-1].step.belief.paths["paris", "warsaw"].delay_s.value == pytest.approx(0.0408, rel=0.02)
+    last = found.rows[-1]
+    assert last.step.stays_s == pytest.approx(last.adapted_s, rel=0.01)
+    assert found.gain_s > 0
+
+
+def test_a_rank_of_one_replica_is_no_rank_of_a_rehearsal() -> None:
+    job = job_of("parallelism={pipeline: 2, data: 2}")
+    with pytest.raises(BadInput, match="with replicas"):
+        changes_of(job, "rank 1 slower x2 at 5")
+
+
 def test_a_lost_link_without_a_detour_is_refused(plain: AdaptableJob) -> None:
     with pytest.raises(BadInput, match="a route that is left from paris to warsaw"):
         rehearsed(plain, f"link {LINK} lost at {AT}")
@@ -132,7 +149,7 @@ def test_cross_traffic_makes_nobody_flap_or_lose(large: AdaptableJob, every: int
 # --- what is steady -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("slots", [AS_PACED, SlotVariation(0.03, 1), SlotVariation(0.03, 2)])
+@pytest.mark.parametrize("slots", [AS_PACED, SlotVariation(0.03, 1), SlotVariation(0.03, 2), SlotVariation(0.37, 4)])
 def test_nothing_is_swapped_where_nothing_happens(plain: AdaptableJob, slots: SlotVariation) -> None:
     found = rehearsed(plain, iterations=100, drawn=slots)
     assert found.swaps == []
@@ -160,6 +177,26 @@ def test_nobody_is_ahead_of_the_oracle(large: AdaptableJob) -> None:
     for every in (3, 10):
         found = rehearsed(large, f"link {LINK} traffic 70 % every {every} at {AT}")
         assert found.total_s("oracle") <= min(found.total_s("adapted"), found.total_s("never")) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("states", "spans"),
+    [
+        ([0, 0, 0], [[0, 0, 0]]),
+        ([0, 0, 1, 1, 1], [[0, 0, 1], [1, 1]]),
+        ([0, 1, 1, 0, 0, 1, 1, 0, 0], [[0, 1], [1, 0], [0], [1, 1], [0, 0]]),
+        ([0, 1, 2, 2], [[0, 1, 2], [2]]),
+    ],
+)
+def test_who_has_to_see_a_change_knows_of_it_from_its_first_end_on(states: list[int], spans: list[list[int]]) -> None:
+    assert spans_of_who_sees(states) == spans
+
+
+def test_who_has_to_see_a_change_is_behind_who_knows_and_the_job_hardly_behind_that(large: AdaptableJob) -> None:
+    found = rehearsed(large, f"link {LINK} traffic 60 % every 10 at {AT}")
+    assert found.total_s("oracle") < found.total_s("late_oracle") <= found.total_s("adapted") + 1e-9
+    assert found.late_share is not None
+    assert found.late_share >= 0.95
 
 
 def test_swaps_are_paid_for(plain: AdaptableJob) -> None:
@@ -240,13 +277,18 @@ def outlook(running: float, *others: float, swap_s: float = 1.0, doubts: bool = 
     return Outlook(0, mine, every, swap_s, nothing, doubts, running, [BelievedPhase(5, times)])
 
 
-def asked(*outlooks: Outlook, dwell: int = 1) -> list[str | None]:
-    decide = ski_rental(dwell)
+def asked(*outlooks: Outlook, dwell: int = 1, lasts: int = 0) -> list[str | None]:
+    decide = ski_rental(dwell, lasts=lasts)
     return [None if (found := decide(each)) is None else found.label for each in outlooks]
 
 
 def test_it_swaps_once_as_much_is_lost_as_a_swap_costs() -> None:
     assert asked(*[outlook(2.0, 1.6)] * 3) == [None, None, "s2"]
+
+
+def test_it_swaps_at_once_where_that_pays_in_the_least_time_that_changes_last() -> None:
+    assert asked(outlook(2.0, 1.6), lasts=3) == ["s2"]
+    assert asked(*[outlook(2.0, 1.6)] * 2, lasts=2) == [None, None]
 
 
 def test_what_is_in_doubt_is_counted_once_it_is_known() -> None:
@@ -292,6 +334,12 @@ def test_what_comes_and_goes_quickly_is_expected_as_its_mean() -> None:
 
 def test_what_comes_and_goes_slowly_is_followed() -> None:
     assert list(expected(phases_of((5, PLANNED), (300, SLOW), (2, PLANNED))).values()) == [1.0, 1.2]
+
+
+def test_what_is_foreseen_waits_for_no_dwell() -> None:
+    """Phases as short as the dwell: who waits for it is late at every turn."""
+    now = phases_of((9, PLANNED), (3, SLOW), (3, PLANNED), (3, SLOW), (3, PLANNED))._replace(swap_s=0.1)
+    assert asked(now, dwell=4) == ["s2"]
 
 
 def test_an_unknown_controller_or_option_is_named() -> None:

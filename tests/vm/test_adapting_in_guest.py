@@ -11,6 +11,7 @@ from in_process import run_testbed
 from one_boot import MARKS, Asked, Measured, planned
 
 from testbed.planning import file
+from testbed.results.adaptation_drawing import draw_adaptation
 from testbed.thresholds import MODEL_SHARE
 
 pytestmark = MARKS
@@ -19,12 +20,23 @@ EVENT = "link paris--warsaw delay 60 ms at iteration 3"
 SCHEDULES = ("zb-h1", "crosspipe-greedy")
 WORDS = ("--set", "warmup=1", "--set", "microbatches=6", "--iterations", "8", "--adapt", "ski-rental", "--event", EVENT)
 
+SETTINGS = ("parallelism.pipeline=2", "microbatches=5", "memory=6", "warmup=1", "receives=late", "iterations=8")
+PIPELINES = (
+    *(word for setting in SETTINGS for word in ("--set", setting)),
+    *(word for name in ("1f1b", "zb-h1", "pipemorph") for word in ("--schedule", name)),
+    *("--adapt", "ski-rental", "--event", EVENT),
+)
+
 
 def asked(place: Path) -> dict[str, Asked]:
     schedules = [word for name in SCHEDULES for word in ("--schedule", name)]
     plan = planned(place, "two-dc-longhaul", "tiny-gpt-pp4", *schedules, *WORDS)
     assert [case.label for case in plan.cases] == ["zb-h1"]
-    return {"adapting": Asked(plan, "relay")}
+    more = {
+        name: planned(place, "two-dc-longhaul", "tiny-gpt-pp4", *PIPELINES, "--set", f"parallelism.{axis}=2")
+        for name, axis in {"replicas": "data", "tensor": "tensor"}.items()
+    }
+    return {"adapting": Asked(plan, "relay")} | {name: Asked(plan, "relay") for name, plan in more.items()}
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +51,17 @@ def test_the_controller_notices_what_its_job_can_see(rows: list[dict[str, Any]])
     assert set(rows[3]["alarms"]) == {"paris -> warsaw", "warsaw -> paris"}
     believed = rows[5]["delay_s"]
     assert believed["paris -> warsaw"] == pytest.approx(60e-3, rel=0.02)
+    assert rows[5]["rate_bps"]["paris -> warsaw"] == pytest.approx(1e9, rel=0.05), "two sizes tell a delay from a rate"
+    assert [row["happens"] for row in rows] == [[EVENT] if number == 3 else [] for number in range(8)]
+
+
+def test_an_oracle_stands_beside_it(measured: Mapping[str, Measured], rows: list[dict[str, Any]]) -> None:
+    oracle_s = sum(row["oracle_predicted_s"] for row in rows)
+    assert oracle_s < sum(row["measured_s"] for row in rows) < sum(row["never_predicted_s"] for row in rows)
+    assert [row["oracle_swaps"] for row in rows].count(True) >= 1
+    picture = measured["adapting"].out / "adaptation.svg"
+    draw_adaptation(measured["adapting"].document["adaptation"], "adapting", picture)
+    assert "oracle (predicted)" in picture.read_text()
 
 
 def test_it_swaps_and_that_is_worth_it(measured: Mapping[str, Measured], rows: list[dict[str, Any]]) -> None:
@@ -46,7 +69,11 @@ def test_it_swaps_and_that_is_worth_it(measured: Mapping[str, Measured], rows: l
     assert swapped
     for row in swapped:
         assert row["expected_s"] < row["stays_s"]
+        after = rows[row["iteration"] + 1]
+        assert after["measured_s"] == pytest.approx(row["expected_s"], rel=0.01), "as it was expected"
     assert sum(row["measured_s"] for row in rows) < sum(row["never_predicted_s"] for row in rows)
+    assert [row["idle_s"] is None for row in rows] == [False] * 7 + [True]
+    assert all(0 < row["idle_s"] < 1 for row in rows[:-1])
     labels = [row["label"] for row in measured["adapting"].document["schedules"]]
     after = [row["iteration"] + 1 for row in swapped]
     assert labels == ["zb-h1", *(f"{row['swapped_to']} of {n} from {n}" for row, n in zip(swapped, after, strict=True))]
@@ -65,3 +92,15 @@ def test_the_plan_that_is_kept_repeats_the_swaps(measured: Mapping[str, Measured
     assert len(kept.cases) == len(swaps) + 1
     done = run_testbed("predict", measured["adapting"].out)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["replicas", "tensor"])
+def test_replicas_and_tensor_ranks_adapt(measured: Mapping[str, Measured], name: str) -> None:
+    document = measured[name].document
+    rows = document["adaptation"]["iterations"]
+    assert set(rows[3]["alarms"]) == {"paris -> warsaw", "warsaw -> paris"}, "and no rank, whatever it runs"
+    assert rows[4]["delay_s"]["paris -> warsaw"] == pytest.approx(60e-3, rel=0.02)
+    assert any(row["swapped_to"] for row in rows)
+    for row in document["schedules"]:
+        assert row["trusted"], row["reasons"]
+        assert abs(row["error"]) <= MODEL_SHARE.value

@@ -1,0 +1,29 @@
+"""What is best for who knows what will happen: the schedules to run one after the other, swaps paid for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def best_sequence(seconds: NDArray[np.floating[Any]], swap_s: float) -> list[int]:
+    """The least sum, by dynamic programming; `seconds` is of shape (spans, candidates).
+
+    Per span the candidate that runs in it. Before the first one that with number 0 runs, and every swap costs `swap_s`.
+    """
+    spans, candidates = seconds.shape
+    total = np.full(candidates, np.inf)
+    total[:1] = 0.0
+    came = np.empty((spans, candidates), dtype=np.int64)
+    for span in range(spans):
+        from_best = int(total.argmin())
+        swapping = total[from_best] + swap_s < total
+        came[span] = np.where(swapping, from_best, np.arange(candidates))
+        total = np.minimum(total, total[from_best] + swap_s) + seconds[span]
+    which, chosen = int(total.argmin()), list[int]()
+    for span in reversed(range(spans)):
+        chosen.append(which)
+        which = int(came[span, which])
+    return chosen[::-1]
