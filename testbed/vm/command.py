@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed import source
+from testbed.errors import MachineLacks, listed
 from testbed.files import saving
 from testbed.lab.shaping import AUTO, RELAY
 from testbed.plan.costs import buffer_bytes
@@ -82,7 +84,12 @@ def _boot(
     *,
     limit_s: float = _CALIBRATE_LIMIT_S,
 ) -> Boot:
-    """Do the work in one boot; of it some plans are `trained`."""
+    """Do the work in one boot; of it some plans are `trained`.
+
+    Raises MachineLacks before that where the messages of one need more memory than there is.
+    """
+    for plan in trained:
+        _require_memory(plan)
     reporter.say(f"booting the {'time-travel' if chosen.virtual else 'packaged'} kernel ...")
     # memory that is not touched costs nothing, too little makes a guest reclaim without end
     memory_mb = max([MEMORY_MB, *map(_needed_mb, trained)])
@@ -93,7 +100,23 @@ def _boot(
 
 def _needed_mb(plan: Plan) -> int:
     ranks = sum(job.mesh.size for job in plan.jobs)
-    return _BASE_MB + ranks * _MB_PER_RANK + math.ceil(_BUFFERS_IN_KERNEL * buffer_bytes(plan) / 2**20)
+    return _BASE_MB + ranks * _MB_PER_RANK + _messages_mb(plan)
+
+
+def _messages_mb(plan: Plan) -> int:
+    return math.ceil(_BUFFERS_IN_KERNEL * buffer_bytes(plan) / 2**20)
+
+
+def _require_memory(plan: Plan) -> None:
+    messages_mb = _BASE_MB + _messages_mb(plan)
+    machine_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
+    if messages_mb > machine_mb:
+        jobs = listed([job.name for job in plan.jobs])
+        needed, there = (f"{number / 1024:.1f} GiB" for number in (messages_mb, machine_mb))
+        raise MachineLacks(
+            f"{jobs}: ranks hold the messages of two iterations, for which a guest needs {needed} of memory, and this "
+            f"machine has {there}: fewer microbatches, smaller messages or fewer ranks"
+        )
 
 
 def measure_engine(
