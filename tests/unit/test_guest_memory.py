@@ -16,8 +16,8 @@ from testbed.vm import command, guest_machine
 def test_messages_that_need_more_memory_than_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "run_assignments", lambda *_args, **_options: pytest.fail("a guest was booted"))
     files = Path("two-dc-longhaul"), Path("tiny-gpt-pp4")
-    plan = load_plan(*files, settings=["message=1 GB", "microbatches=256", "memory=256", "pacing={F: 1 s, I: 1 s, W: 1 s}"])
-    plan = with_selected(plan, [make(plan, choose(plan, ["gpipe"]))])
+    plan = load_plan(*files, settings=["message=1 GB", "microbatches=256", "pacing={F: 1 s, I: 1 s, W: 1 s}"])
+    plan = with_selected(plan, [make(plan, choose(plan, ["1f1b"]))])
     machine = guest_machine.GuestMachine(tmp_path, virtual=True, seed=1, modules=(), build={})
     with pytest.raises(MachineLacks, match=r"ranks hold the messages of two iterations, .* needs \d+\.\d GiB"):
         command.train(
