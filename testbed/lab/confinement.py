@@ -22,7 +22,7 @@ from typing import NamedTuple
 from testbed.lab import capabilities
 from testbed.lab import namespaces as ns
 from testbed.lab.capabilities import Capability
-from testbed.lab.hidden_files import hide, hide_secrets, what_runs
+from testbed.lab.hidden_files import hide, hide_secrets, what_is_read
 from testbed.lab.host_settings import MESSAGE_PRIORITY
 
 WORKER_USER = 2_000_000_000
@@ -68,7 +68,7 @@ def possible(shared: Path | None = None) -> Confinement:
         return Confinement(None, f"no CAP_{lacking[0].name}", shared=directory)
     if not _is_mapped(WORKER_USER):
         return Confinement(None, "a user namespace has one user", shared=directory)
-    hidden = next((place for place in what_runs() if place.stat().st_mode & 0o005 != 0o005), None)
+    hidden = next((place for place in what_is_read() if place.stat().st_mode & 0o005 != 0o005), None)
     if hidden is None:
         return Confinement(WORKER_USER, "", shared=directory)
     if capabilities.lacking([capabilities.READ_ALL]):
@@ -150,7 +150,7 @@ def _let_go(connection: int) -> None:
 
 
 def _confine_files(shared: Sequence[Path]) -> None:
-    kept = [*shared, *what_runs()]
+    kept = [*shared, *what_is_read()]
     small = f"mode=1777,size={_SMALL_BYTES}"
     hide_secrets(shared)
     writable = [place for place in (Path("/tmp"), Path("/dev/shm")) if place.is_dir()]

@@ -21,7 +21,7 @@ def hide_secrets(kept: Sequence[Path] = ()) -> None:
     Of a home there is left what is `kept`, and what the testbed is made of, where that lies in it: Python, its
     environment, this package.
     """
-    needed = [*kept, *what_runs()]
+    needed = [*kept, *what_is_read()]
     for home in dict.fromkeys((*_HOMES, Path(os.environ.get("HOME") or "/").resolve())):
         if home.is_dir() and home != Path("/") and not any(home.is_relative_to(place) for place in needed):
             hide(home, needed)
@@ -35,15 +35,19 @@ def hide_secrets(kept: Sequence[Path] = ()) -> None:
                 ns.mount("/dev/null", str(file), "none", ns.MS_BIND)
 
 
-def what_runs() -> list[Path]:
-    """Where that lies which a Python process of the testbed reads: Python, its environment, this package."""
-    places = [Path(place).resolve() for place in (sys.base_prefix, sys.prefix, source.PACKAGE)]
-    # Python's own shared library: a copied installation takes that of where it was built
-    return places + [place for place in _libraries_of_python() if not any(place.is_relative_to(one) for one in places)]
+def what_is_read() -> list[Path]:
+    """Where that lies which a Python process of the testbed reads while it runs: Python, its environment, this package.
+
+    What it has loaded as it began, Python's own library, it needs no more.
+    """
+    return [Path(place).resolve() for place in (sys.base_prefix, sys.prefix, source.PACKAGE)]
 
 
-def _libraries_of_python() -> list[Path]:
-    """Directories of the shared libraries of Python that this process has loaded; none where it is one program."""
+def libraries_of_python() -> list[Path]:
+    """Directories of the shared libraries of Python that this process has loaded; none where it is one program.
+
+    A copied installation takes that of where it was built.
+    """
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     files = {Path(line.split(maxsplit=5)[5]) for line in lines if "/libpython" in line}
     return sorted({file.parent for file in files})

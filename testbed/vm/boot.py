@@ -26,7 +26,7 @@ from testbed import source
 from testbed.errors import ExitCode, Interrupted, MachineLacks, RunFailed
 from testbed.files import remove_partial
 from testbed.lab import namespaces as ns
-from testbed.lab.hidden_files import hide_secrets
+from testbed.lab.hidden_files import hide_secrets, libraries_of_python
 from testbed.lab.sandbox import run_in_sandbox
 from testbed.plugins import in_file
 from testbed.progress import Replay
@@ -278,7 +278,7 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], copy: Pat
         ns.bind(machine.kernel, _KERNEL)
         if copy is not None:
             ns.bind(copy, _COPY)
-        hide_secrets()
+        hide_secrets(libraries_of_python())
         lay_out(_ROOT, None if copy is None else _COPY)
     except OSError as error:
         raise MachineLacks(f"the guest's file system cannot be laid out: {error}") from error
