@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import sys
 import time
 from multiprocessing.connection import Connection
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str]) -> int:
     """Import torch, train the reference where asked, fork the workers on StartWorkers, report how each ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     control_fd, *worker_fds = map(int, arguments)
     control = Connection(control_fd)
     began = time.monotonic()
