@@ -43,7 +43,7 @@ class Echoes:
 
     def send(self, number: int) -> None:
         """Send a request; where the network refuses it, it is one that is not answered."""
-        data = _STAMP.pack(time.time_ns()).ljust(self._payload_bytes, b"\0")
+        data = _STAMP.pack(time.monotonic_ns()).ljust(self._payload_bytes, b"\0")
         checksum = internet_checksum(_HEADER.pack(_REQUEST, 0, 0, self._identifier, number) + data)
         with contextlib.suppress(OSError):
             self._socket.send(_HEADER.pack(_REQUEST, 0, checksum, self._identifier, number) + data)
@@ -66,12 +66,13 @@ class Echoes:
 
 
 def _arrival_ns(control: Sequence[tuple[int, int, bytes]]) -> int:
-    """When the kernel had a packet, by the wall clock."""
+    """When the kernel had a packet, by the steady clock: the kernel says it by that of dates, which may be set."""
+    now_ns = time.monotonic_ns()
     for level, kind, data in control:
         if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)
-            return int(seconds * 10**9 + nanoseconds)
-    return time.time_ns()
+            return now_ns - max(0, time.time_ns() - int(seconds * 10**9 + nanoseconds))
+    return now_ns
 
 
 def exchange(echoes: Sequence[Echoes], count: int, interval_s: float, patience_s: float) -> None:

@@ -93,7 +93,7 @@ class Orders:
         once do so one after the other in two draws of four, and by turns, call by call, in the two that follow. What
         comes of messages that are all late alike is taken off.
         """
-        calls = self._call * self._places()
+        calls = np.minimum(self._call * self._places(), self._within)
         random, senders, numbers_sent = np.random.default_rng(_SEED), self._senders(), self._sending_numbers()
         all_late, number = self._order(np.full(len(senders), self._within / 2), 0.0), 0
         off = [end - predicted for end, predicted in zip(self.predicted_s, all_late.ends_s, strict=True)]

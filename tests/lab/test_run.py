@@ -173,7 +173,7 @@ def test_files_hold_what_the_page_says_no_more_no_less(
 ) -> None:
     _, out = finished
     names = {path.name for path in out.iterdir() if path.is_file()} - {LOCK}
-    assert names == set(FILES) - {"profile.json", "wan.json", "link_events.parquet"}, (
+    assert names == set(FILES) - {"profile.json", "wan.json", "link_events.parquet", "adaptation.svg"}, (
         "what is not listed would be lost when older results are replaced"
     )
     for table in sorted(out.glob("*.parquet")):
@@ -181,7 +181,7 @@ def test_files_hold_what_the_page_says_no_more_no_less(
         assert set(pq.read_schema(table).names) == documented(section), table.name
     manifest, comparison = (json.loads((out / name).read_text()) for name in ("manifest.json", "comparison.json"))
     assert set(manifest) == documented("manifest.json") - {"vm"}
-    assert set(comparison) == documented("comparison.json") - {"vm", "link_events", "adaptation", "goodput"}
+    assert set(comparison) == documented("comparison.json") - {"vm", "link_events", "adaptation", "goodput", "ended"}
     page = PAGE.read_text()
     for name in ("plan", "links", "numerics", "message_costs"):
         document = json.loads((out / f"{name}.json").read_text())

@@ -13,12 +13,16 @@ STAMPS = {
     "baseline/junit.py",
     "cli/run.py",
     "results/provenance.py",
+    "source.py",
     "vm/command.py",
 }
-"""Modules that say when something was."""
+"""Modules that say when something was, or how old a file is."""
 
 WITNESS = "lab/machine_witness.py"
 """Which holds it against the steady clock, to tell that it was set."""
+
+STAMPED = "lab/echoes.py"
+"""Which has the kernel's stamps of arrival, by that clock, and takes off at once how long ago that was."""
 
 OF_TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "CLOCK_REALTIME"}
 OF_DATES = {"now", "utcnow", "today"}
@@ -39,7 +43,7 @@ def readings(path: Path) -> list[int]:
 def test_only_stamps_read_it() -> None:
     package = ROOT / "testbed"
     found = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if readings(path)}
-    assert found == STAMPS | {WITNESS}
+    assert found == STAMPS | {WITNESS, STAMPED}
 
 
 def test_a_reading_would_be_found(tmp_path: Path) -> None:
