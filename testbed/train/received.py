@@ -11,6 +11,7 @@ _VALUES = (
     "testbed.train.assignment",
     "testbed.train.rank_witness",
     "testbed.pipeline.memory",
+    "testbed.wan.wan_messages",
 )
 """Modules whose own classes only hold values."""
 
