@@ -1,20 +1,20 @@
-"""A model on a machine that can be slowed down: each layer's forward waits for as long as a file says, in seconds."""
+"""A model on a machine that can be slowed down: each layer's forward waits for so many seconds as a variable says."""
 
 from __future__ import annotations
 
+import os
 import time
-from pathlib import Path
 from typing import Any
 
 from testbed.spec.model import ModelSpec
 
 WIDTH, SEQUENCE = 16, 8
+SLOWNESS = "TESTBED_SLOWNESS"
+"""Of the environment: files of a test are not seen where a model trains."""
 
 
 class Slowed(ModelSpec):
     """Layer 0 embeds, the last one projects, what lies between adds a linear map."""
-
-    slowness: str
 
     def boundary_shape(self, microbatch_size: int) -> tuple[int, ...]:
         return (microbatch_size, SEQUENCE, WIDTH)
@@ -25,15 +25,13 @@ class Slowed(ModelSpec):
     def layer(self, index: int) -> Any:
         from torch import nn
 
-        slowness = Path(self.slowness)
-
         class Waiting(nn.Module):
             def __init__(self, inner: nn.Module) -> None:
                 super().__init__()
                 self.inner = inner
 
             def forward(self, x: Any) -> Any:
-                time.sleep(float(slowness.read_text()))
+                time.sleep(float(os.environ.get(SLOWNESS, "0")))
                 return self.inner(x)
 
         if index == 0:

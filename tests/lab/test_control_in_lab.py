@@ -6,6 +6,7 @@ Both are slower by far more than a busy machine makes any run.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from slow_model import SLOWNESS
 
 from testbed.baseline import store
 from testbed.baseline.measure import of_run, with_remade
@@ -31,7 +33,7 @@ links: [{between: [a, b], delay: 5 ms, rate: 50 Mbit/s}]
 """
 WORKLOAD = """
 name: slowed
-model: {{kind: "{model}:Slowed", layers: 2, slowness: "{slowness}"}}
+model: {{kind: "{model}:Slowed", layers: 2}}
 parallelism: {{pipeline: 2}}
 microbatches: 3
 microbatch_size: 1
@@ -47,14 +49,13 @@ CRAWL_S = 0.15
 
 
 class Kept(NamedTuple):
-    """A baseline, and what slows its machine down."""
+    """A baseline."""
 
     directory: Path
-    slowness: Path
 
-    def check(self) -> tuple[int, dict[str, Any]]:
-        """Exit code and the only finding of its time."""
-        done = called("baseline", "check", str(self.directory), "--json", "--quiet")
+    def check(self, slowness_s: float = 0.0) -> tuple[int, dict[str, Any]]:
+        """Exit code and the only finding of its time, on a machine that is so much slower."""
+        done = called("baseline", "check", str(self.directory), "--json", "--quiet", slowness_s=slowness_s)
         assert done.stdout, done.stderr
         document = json.loads(done.stdout)
         assert document["within_tolerance"] == (done.returncode == ExitCode.OK)
@@ -62,20 +63,21 @@ class Kept(NamedTuple):
         return done.returncode, timed
 
 
-def called(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "testbed", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+def called(*words: str, slowness_s: float = 0.0) -> subprocess.CompletedProcess[str]:
+    command, environment = [sys.executable, "-m", "testbed", *words], {**os.environ, SLOWNESS: str(slowness_s)}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     """Of a run that may be untrusted: how far a busy machine moves it does not matter here."""
     place = tmp_path_factory.mktemp("control")
-    slowness, run = place / "slowness", place / "run"
-    slowness.write_text("0")
+    run = place / "run"
     topology, workload = place / "pair.yaml", place / "slowed.yaml"
     topology.write_text(TOPOLOGY)
-    workload.write_text(WORKLOAD.format(model=HERE / "slow_model.py", slowness=slowness))
+    workload.write_text(WORKLOAD.format(model=HERE / "slow_model.py"))
     done = called("run", str(topology), str(workload), "--control", "--shaper", "relay", "--out", str(run))
     assert done.returncode in (ExitCode.OK, ExitCode.UNTRUSTED), done.stderr
     found = with_remade(of_run(run), file.read(run))
@@ -95,7 +97,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     directory = place / "kept"
     directory.mkdir()
     store.write(directory, baseline, file.read(run))
-    return Kept(directory, slowness)
+    return Kept(directory)
 
 
 def test_a_slower_network_is_a_regression(kept: Kept, tmp_path: Path) -> None:
@@ -104,17 +106,13 @@ def test_a_slower_network_is_a_regression(kept: Kept, tmp_path: Path) -> None:
     slower.mkdir()
     baseline = replace(store.read(kept.directory), shaper=f"{HERE / 'wrong_shapers.py'}:LongerLater")
     store.write(slower, baseline, store.plan_of(kept.directory))
-    code, found = Kept(slower, kept.slowness).check()
+    code, found = Kept(slower).check()
     assert (code, found["verdict"]) == (ExitCode.REGRESSION, "slower"), found
     assert "control" in found["note"]
 
 
 def test_a_slower_machine_is_none_and_cannot_be_trusted(kept: Kept) -> None:
-    kept.slowness.write_text(str(CRAWL_S))
-    try:
-        code, found = kept.check()
-    finally:
-        kept.slowness.write_text("0")
+    code, found = kept.check(CRAWL_S)
     assert (code, found["verdict"]) == (ExitCode.UNTRUSTED, "machine"), found
     assert found["now"] > 2 * found["before"]
     assert "control moved" in found["note"]
