@@ -214,13 +214,17 @@ def faults(error: ValidationError, kind: Any = None) -> list[Fault]:
 
 def _in_our_words(entry: Mapping[str, Any], kind: Any) -> list[Fault]:
     """One of pydantic's errors: mostly one fault, of a model inside a field maybe more."""
-    parts = [str(part) if str(part).strip() else repr(part) for part in entry["loc"] if not _is_alternative(part)]
+    *steps, last = entry["loc"] or ("",)
+    places = [step for step in steps if not _is_alternative(step)]
+    if entry["loc"] and (entry["type"] in _UNKNOWN or not _is_alternative(last)):  # a field may be called "]"
+        places.append(last)
+    parts = [str(part) if str(part).strip() else repr(part) for part in places]
     if parts[-1:] == ["[key]"]:
         parts = parts[:-2]
     value, further = entry.get("input"), list[Fault]()
     context: dict[str, Any] = entry.get("ctx", {})
     match entry["type"]:
-        case "extra_forbidden" | "unexpected_keyword_argument":
+        case kind_of_error if kind_of_error in _UNKNOWN:
             expected = no_such_field(parts[-1], _fields_at(kind, parts[:-1]))
         case "missing" | "missing_argument":
             value, expected = "nothing", "this field to be given"
@@ -263,6 +267,9 @@ def _is_alternative(part: int | str) -> bool:
     """Whether a step of pydantic's location is no field but a member of a union, such as list[str]."""
     return isinstance(part, str) and part != "[key]" and (part in _PLAIN or part.endswith((")", "]")))
 
+
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""Errors whose location ends with the name of a field that does not exist."""
 
 _PLAIN = ("float", "int", "str", "bool", "none")
 

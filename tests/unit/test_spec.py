@@ -367,3 +367,9 @@ def test_what_a_rank_may_have_on_its_way_is_bounded(schedule: str, memory: int, 
     plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), workload)
     choice = ScheduleChoice(schedule=schedule, memory=memory)
     assert largest_burst_bytes(with_cases(plan, [choice], {})) == messages * 1_000_000
+
+
+@pytest.mark.parametrize("name", ["]", "list[str]", "float", "a)"])
+def test_a_field_that_does_not_exist_may_be_called_anything(name: str) -> None:
+    with pytest.raises(BadInput, match=r"no such field|expected"):
+        validate(Workload, {"name": "w", "model": {name: None}}, "w.yaml")
