@@ -371,5 +371,5 @@ def test_what_a_rank_may_have_on_its_way_is_bounded(schedule: str, memory: int, 
 
 @pytest.mark.parametrize("name", ["]", "list[str]", "float", "a)"])
 def test_a_field_that_does_not_exist_may_be_called_anything(name: str) -> None:
-    with pytest.raises(BadInput, match=r"no such field|expected"):
+    with pytest.raises(BadInput, match="no such field"):
         validate(Workload, {"name": "w", "model": {name: None}}, "w.yaml")
