@@ -14,6 +14,7 @@ import numpy as np
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import RankBytes
 from testbed.pipeline.problem import Problem
+from testbed.pipeline.receive_buffers import shared_buffers
 from testbed.plan import costs
 from testbed.plan.exchange import sites_of
 from testbed.plan.memory_bytes import predicted_bytes
@@ -112,11 +113,17 @@ def timed(case: Scheduled) -> TimedSchedule:
     return TimedSchedule(case.schedule, durations, case.problem.begins_s)
 
 
-def task_of(case: Scheduled, iterations: int) -> TrainingTask:
+def task_of(case: Scheduled, iterations: int, *, swaps: bool = False) -> TrainingTask:
     """What workers are told to train: gradients are kept, memory is counted."""
     job = case.plan.jobs[0]
     return TrainingTask(
-        timed(case), job.workload, iterations, keep_gradients=True, sites=sites_of(job), count_memory=True
+        timed(case),
+        job.workload,
+        iterations,
+        keep_gradients=True,
+        sites=sites_of(job),
+        count_memory=True,
+        receive_buffers=() if swaps else shared_buffers(case.schedule),
     )
 
 
@@ -129,7 +136,7 @@ def trained(
     norms: list[list[float]] = []
     memory: list[RankBytes] = []
     records: list[IterationRecord] = []
-    going = loop.run([task_of(case, iterations)], patience)
+    going = loop.run([task_of(case, iterations, swaps=bool(swaps))], patience)
     for (records,) in going:
         losses.append(sum(record.loss for record in records if record.loss is not None))
         norms.append(_norms(records))
@@ -175,7 +182,7 @@ class MemoryDifference(NamedTuple):
 
 def memory_difference(got: Trained, case: Scheduled) -> MemoryDifference:
     """Of a model that says what it keeps. Raises ValueError for another one."""
-    predicted = predicted_bytes(case.plan.jobs[0], case.schedule)
+    predicted = predicted_bytes(case.plan.jobs[0], case.schedule, swaps=False)
     if predicted is None:
         raise ValueError(f"{case.plan.jobs[0].workload.name}: its model does not say what it keeps")
     ranks = list(zip(got.memory, predicted, strict=True))

@@ -114,36 +114,6 @@ def largest_burst_bytes(plan: Plan) -> int:
     return max([1, *(_burst_bytes(job, chosen) for job, chosen in every)])
 
 
-def buffer_bytes(plan: Plan) -> int:
-    """What the ranks keep of messages in the case that needs most: a buffer at either end, for two iterations."""
-    most = 0
-    for case in plan.cases:
-        held = 0
-        for job, chosen in zip(plan.jobs, case.jobs, strict=True):
-            boundaries = sum(a != b for a, b in pairwise(chosen.stage_to_rank))
-            messages = 2 * boundaries * job.workload.microbatches * job.mesh.dp * job.mesh.tp
-            held += 4 * messages * job.workload.message_bytes() + job.mesh.tp * _exchange_bytes(job, chosen)
-        most = max(most, held)
-    return most
-
-
-def _exchange_bytes(job: Job, chosen: JobSchedule) -> int:
-    """What all replicas keep of messages to each other: buffers to receive into for two iterations, one to send from.
-
-    Those to send from share their padding; gloo's own all-reduce works in one buffer, and receives into another.
-    """
-    if job.mesh.dp == 1:
-        return 0
-    held, own = 0, not job.workload.data_parallel.collective.by_gloo
-    for rank in chosen.stage_to_rank:
-        exchange = exchange_at(job, rank)
-        cell = job.workload.cell_bytes(len(chosen.stage_to_rank), exchange.n_cells)
-        steps = (*exchange.gather, *exchange.reduction) if own else ()
-        held += cell * sum(2 * step.n_cells for step in steps)
-        held += cell * job.mesh.dp * (max(step.n_cells for step in steps) if steps else 2 * exchange.n_cells)
-    return held
-
-
 def _most_between_replicas_bytes(job: Job, chosen: JobSchedule) -> int:
     """The most that one rank sends its like of another replica in an iteration, for all of its stages: all of it may be
     on its way at once.

@@ -38,6 +38,11 @@ def at_work(plan: Plan, case: Case) -> tuple[int, ...]:
     return tuple(number for number, job in enumerate(plan.jobs) if job.name in names)
 
 
+def swaps(plan: Plan) -> bool:
+    """Whether a training may go on with another schedule: told by an event, or by a controller."""
+    return plan.adaptation is not None or any(isinstance(event, ScheduleSwapped) for event in plan.events)
+
+
 def away(plan: Plan, case: Case) -> tuple[str, ...]:
     """The names of the jobs that do not train in a case: not yet, not any more, or since it is of another one alone."""
     working = at_work(plan, case)

@@ -4,40 +4,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from testbed.pipeline.collectives import CollectiveMessage
-from testbed.pipeline.depend import consumed, produced
-from testbed.pipeline.ir import Row, Schedule
+from testbed.pipeline.depend import produced
+from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import RankBytes, peak_bytes, peaks
 from testbed.pipeline.problem import Problem
+from testbed.pipeline.receive_buffers import Numbers, own_buffers, shared_buffers
 from testbed.plan import counts
+from testbed.plan.costs import schedule_of
+from testbed.plan.events import swaps
 from testbed.plan.exchange import exchange_at
-from testbed.plan.plan import Job
-from testbed.plan.tensor_exchanges import buffer_bytes, tensor_exchanges
+from testbed.plan.plan import Case, Job, JobSchedule, Plan
+from testbed.plan.tensor_exchanges import buffer_bytes as exchange_buffer_bytes
+from testbed.plan.tensor_exchanges import tensor_exchanges
 from testbed.spec.workload import Workload
 from testbed.thresholds import OVER_LIMIT
 
 PARITIES = 2
-"""Messages of two iterations have buffers at a time: receives are posted one ahead."""
+"""Messages between replicas have buffers for two iterations: receives are posted one ahead."""
 
 _MOMENTS = {"adamw": 2, "sgd": 1}
 """Numbers that an optimizer keeps of every parameter."""
 
 
-def predicted_bytes(job: Job, schedule: Schedule) -> list[RankBytes] | None:
-    """Per rank of a job in the lab; None where the model does not say what it keeps of a microbatch."""
+def predicted_bytes(job: Job, schedule: Schedule, *, swaps: bool) -> list[RankBytes] | None:
+    """Per rank of a job in the lab; None where the model does not say what it keeps of a microbatch.
+
+    `swaps`: the training may go on with another schedule, for which every message has a buffer of its own.
+    """
     workload, n_stages = job.workload, schedule.n_stages
     kept = _kept(job, schedule, recompute=workload.recompute)
     if kept is None:
         return None
-    found = []
+    numbers, found = own_buffers(schedule) if swaps else shared_buffers(schedule), []
     for rank in job.mesh.ranks:
         replica, pipeline_rank, _ = job.mesh.coordinates(rank)
         row = schedule.rows[pipeline_rank]
         stages = [stage for stage, holder in enumerate(schedule.stage_to_rank) if holder == pipeline_rank]
         values, states, exchanged = _parameters(job, pipeline_rank, replica, stages, n_stages)
-        messages = float(PARITIES * _messages(row, schedule, pipeline_rank) * workload.message_bytes())
-        summed = buffer_bytes(tensor_exchanges(job, schedule.stage_to_rank, pipeline_rank), job.mesh.tp)
+        messages = float(message_bytes(job, schedule, pipeline_rank, numbers[pipeline_rank]))
+        exchanges = tensor_exchanges(job, schedule.stage_to_rank, pipeline_rank)
+        summed = exchange_buffer_bytes(exchanges, job.mesh.tp)
         found.append(RankBytes(peak_bytes(row, kept), values, values, states, messages + exchanged + summed))
     return found
 
@@ -100,14 +109,52 @@ def _exchanged(steps: Sequence[CollectiveMessage], member: int, cell: int, sent:
     return float(total)
 
 
-def _messages(row: Row, schedule: Schedule, rank: int) -> int:
-    """How many messages a rank takes from others and makes for them in an iteration."""
-    holder, count = schedule.stage_to_rank, 0
-    for action in row:
-        takes, makes = consumed(action, schedule.n_stages), produced(action, schedule.n_stages)
-        count += takes is not None and holder[takes.stage] != rank
-        count += makes is not None and holder[makes.consumer] != rank
-    return count
+def message_bytes(job: Job, schedule: Schedule, rank: int, numbers: Numbers) -> int:
+    """What a pipeline rank keeps of messages between stages, where those that come in have buffers of these numbers.
+
+    What it sends shares its padding: of all its messages the last one has it.
+    """
+    holder, size = schedule.stage_to_rank, job.workload.message_bytes()
+    makes = (produced(action, schedule.n_stages) for action in schedule.rows[rank])
+    leaving = sum(made is not None and holder[made.consumer] != rank for made in makes)
+    element = job.workload.model.element_bytes
+    own = element * math.ceil(job.workload.tensor_bytes() / element / job.mesh.tp)
+    return (max(numbers, default=-1) + 1) * size + (max(0, leaving - 1) * own + size if leaving else 0)
+
+
+def buffer_bytes(plan: Plan) -> int:
+    """What all ranks keep of messages in the case that needs most."""
+    every = range(len(plan.jobs))
+    return max((sum(_buffers_of_job(plan, case, job) for job in every) for case in plan.cases), default=0)
+
+
+def _buffers_of_job(plan: Plan, case: Case, number: int) -> int:
+    job, schedule = plan.jobs[number], schedule_of(plan, case, job=number)
+    chosen, degree = case.jobs[number], plan.jobs[number].mesh.tp
+    if schedule is None:  # at most: every message by itself, at both ends
+        boundaries = sum(a != b for a, b in pairwise(chosen.stage_to_rank))
+        held = 4 * boundaries * job.workload.microbatches * job.workload.message_bytes()
+    else:
+        numbers = own_buffers(schedule) if swaps(plan) else shared_buffers(schedule)
+        held = sum(message_bytes(job, schedule, rank, mine) for rank, mine in enumerate(numbers))
+    return job.mesh.dp * degree * held + degree * _exchange_bytes(job, chosen)
+
+
+def _exchange_bytes(job: Job, chosen: JobSchedule) -> int:
+    """What all replicas keep of messages to each other: buffers to receive into for two iterations, one to send from.
+
+    Those to send from share their padding; gloo's own all-reduce works in one buffer, and receives into another.
+    """
+    if job.mesh.dp == 1:
+        return 0
+    held, own = 0, not job.workload.data_parallel.collective.by_gloo
+    for rank in chosen.stage_to_rank:
+        exchange = exchange_at(job, rank)
+        cell = job.workload.cell_bytes(len(chosen.stage_to_rank), exchange.n_cells)
+        steps = (*exchange.gather, *exchange.reduction) if own else ()
+        held += cell * sum(2 * step.n_cells for step in steps)
+        held += cell * job.mesh.dp * (max(step.n_cells for step in steps) if steps else 2 * exchange.n_cells)
+    return held
 
 
 def full_scale_bytes(workload: Workload, problem: Problem, schedule: Schedule) -> list[RankBytes] | None:

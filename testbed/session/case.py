@@ -21,7 +21,7 @@ from testbed.model.lower import Load
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.costs import schedule_of
 from testbed.plan.drawn_slots import SlowerRank
-from testbed.plan.events import Phase, at_work, own_phase, phases, trained
+from testbed.plan.events import Phase, at_work, own_phase, phases, swaps, trained
 from testbed.plan.plan import Case, Job, JobSchedule, Plan
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_training, training_of
@@ -243,7 +243,15 @@ def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
     at work to the last one."""
     first = {job.number: job for part in reversed(parts) for job in part.jobs}
     return {
-        number: task_of(job.job, job.load, len(job.rounds), joins=job.rounds.start, evidence=True, slower=job.slower)
+        number: task_of(
+            job.job,
+            job.load,
+            len(job.rounds),
+            joins=job.rounds.start,
+            evidence=True,
+            swaps=swaps(plan),
+            slower=job.slower,
+        )
         for number, job in sorted(first.items())
     }
 

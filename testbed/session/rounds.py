@@ -10,6 +10,7 @@ from testbed.judge import iterations
 from testbed.lab.machine_witness import MachineCounts, Witness
 from testbed.model.lower import Load
 from testbed.pipeline.ir import Schedule
+from testbed.pipeline.receive_buffers import shared_buffers
 from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Job
@@ -63,12 +64,14 @@ def task_of(
     *,
     joins: int = 0,
     evidence: bool = False,
+    swaps: bool = False,
     slower: tuple[SlowerRank, ...] = (),
 ) -> TrainingTask:
     """What the workers of a job train for `count` iterations, warm-up included: what the model has as its load.
 
     It `joins` the others in the round of that number. With `evidence` ranks take the slots that are drawn for each
-    iteration, count their memory, and tell of their gradients and weights; some become `slower`.
+    iteration, count their memory, and tell of their gradients and weights; some become `slower`. One that `swaps` to
+    other schedules needs a buffer for every message.
     """
     return TrainingTask(
         timed_schedule(job, load, drawn=evidence, slower=slower),
@@ -79,12 +82,19 @@ def task_of(
         compared=COMPARED_ITERATIONS if evidence else 0,
         start_s=load.start_s,
         joins=joins,
+        receive_buffers=() if swaps else shared_buffers(load.schedule),
     )
 
 
 def unknown_task(job: Job, schedule: Schedule, count: int) -> TrainingTask:
     """The same of an unpaced job of which no time is known yet."""
-    return TrainingTask(TimedSchedule(schedule, None), job.workload, count, sites=sites_of(job))
+    return TrainingTask(
+        TimedSchedule(schedule, None),
+        job.workload,
+        count,
+        sites=sites_of(job),
+        receive_buffers=shared_buffers(schedule),
+    )
 
 
 class WitnessedIterations:

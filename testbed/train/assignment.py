@@ -10,6 +10,7 @@ import numpy as np
 from testbed.errors import BadInput
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import RankBytes
+from testbed.pipeline.receive_buffers import Numbers
 from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.mesh import Mesh
 from testbed.spec.workload import Workload
@@ -118,6 +119,9 @@ class TrainingTask:
     """How long after the common start of all jobs this one begins its iterations."""
     joins: int = 0
     """The round of its first iteration, where jobs beside it begin earlier."""
+    receive_buffers: tuple[Numbers, ...] = ()
+    """Per pipeline rank (pipeline/receive_buffers.py); empty: every message has a buffer of its own, which is right for
+    whatever schedule takes this one's place."""
 
     def site(self, rank: int) -> str:
         """The datacenter of a rank."""

@@ -13,17 +13,24 @@ from collections.abc import Sequence
 import torch
 
 from testbed.pipeline.depend import Message
-from testbed.train.buffers import Buffers
+from testbed.pipeline.receive_buffers import Numbers
+from testbed.train.buffers import Buffers, overlapping
 from testbed.train.pacing import now_s
 from testbed.train.streams import Pending
 from testbed.train.training_state import TrainingState
 
 
 class BoundaryMessages:
-    """Of one rank in two iterations: one under way, and the next."""
+    """Of one rank. Receives are posted for two iterations, into the same buffers: no rank begins the second one before
+    all have ended the first, nor writes into what it has not sent."""
 
-    def __init__(self, state: TrainingState, incoming: Sequence[Message], outgoing: Sequence[Message]) -> None:
-        """Raises OSError when the machine has no memory for their buffers."""
+    def __init__(
+        self, state: TrainingState, incoming: Sequence[Message], outgoing: Sequence[Message], numbers: Numbers
+    ) -> None:
+        """`numbers` are those of the buffers that incoming messages are received into.
+
+        Raises OSError when the machine has no memory for them.
+        """
         self._state = state
         workload, spec = state.workload, state.workload.model
         self.shape = spec.boundary_shape(workload.microbatch_size)
@@ -34,22 +41,20 @@ class BoundaryMessages:
         self.payload_bytes = padded * dtype.itemsize
         self.part = math.ceil(self.elements / state.task.mesh.tp)
         """Elements of a boundary tensor that each tensor rank sends."""
-        self._buffers = Buffers(2 * (len(incoming) + len(outgoing)), padded, self.part, dtype)
-        self.to_receive = [{m: self._buffers.take() for m in incoming} for _ in range(2)]
-        self.to_send = [{m: self._buffers.take() for m in outgoing} for _ in range(2)]
-        """By parity of the iteration."""
+        count = max(numbers, default=-1) + 1
+        self._receiving = Buffers(count, padded, self.part, dtype)
+        self.received = [self._receiving.take() for _ in range(count)]
+        """All buffers that messages are received into."""
+        self.to_receive = {m: self.received[number] for m, number in zip(incoming, numbers, strict=True)}
+        self._sending, sent = overlapping(len(outgoing), padded, self.part, dtype)
+        self.to_send = dict(zip(outgoing, sent, strict=True))
         self.posted: dict[tuple[int, Message], tuple[Pending, float]] = {}
         """By iteration and message, each receive and when it was posted."""
 
     @property
-    def tensors(self) -> list[torch.Tensor]:
-        """All buffers."""
-        return [buffer for some in (*self.to_receive, *self.to_send) for buffer in some.values()]
-
-    @property
     def buffer_bytes(self) -> int:
-        """Of all buffers, padding counted in each."""
-        return self._buffers.taken_bytes
+        """Of all buffers; of those to send from the padding is counted once."""
+        return self._receiving.taken_bytes + (self._sending.taken_bytes if self.to_send else 0)
 
     def tag(self, message: Message, iteration: int) -> int:
         """Unique among the messages of an iteration and its neighbours."""
@@ -58,7 +63,9 @@ class BoundaryMessages:
 
     def post(self, message: Message, iteration: int) -> None:
         """Post the receive of a message."""
-        buffer = self.to_receive[iteration % 2][message]
         # the process group itself: the functions around it take as long as a packet
-        work = self._state.streams.receive(buffer, self._state.holder(message.stage), self.tag(message, iteration))
+        streams = self._state.streams
+        work = streams.receive(
+            self.to_receive[message], self._state.holder(message.stage), self.tag(message, iteration)
+        )
         self.posted[iteration, message] = (work, now_s())

@@ -59,8 +59,12 @@ class ScheduleRun:
         self.steps = self._steps()
         self.incoming = [step.takes for step in self.steps if step.takes is not None and step.source is not None]
         outgoing = [step.makes for step in self.steps if step.makes is not None and step.target is not None]
-        self.messages = BoundaryMessages(state, self.incoming, outgoing) if messages is None else messages
-        self.memory = Memory(list(state.stages.values()), state.optimizer, self.messages.tensors)
+        if messages is None:
+            shared = state.task.receive_buffers
+            numbers = shared[state.pipeline_rank] if shared else tuple(range(len(self.incoming)))
+            messages = BoundaryMessages(state, self.incoming, outgoing, numbers)
+        self.messages = messages
+        self.memory = Memory(list(state.stages.values()), state.optimizer, messages.received)
         self.early = self.workload.receives == "early"
         self._drawn: dict[int, list[float]] = {}
 
@@ -68,9 +72,11 @@ class ScheduleRun:
         """The run of another schedule, which takes this one's place before the next iteration.
 
         Weights, optimizer, data and the receives that are posted for the next iteration stay. Raises BadInput where a
-        stage would have to move to another rank.
+        stage would have to move to another rank, RuntimeError where messages have buffers by the order of actions.
         """
         require_same_stages(self.timed.schedule, timed.schedule)
+        if self.state.task.receive_buffers and timed.schedule.rows != self.timed.schedule.rows:
+            raise RuntimeError(f"{timed.schedule.name}: messages have their buffers by the order of actions before it")
         return ScheduleRun(self.state, timed, self.process, self.messages)
 
     def _slots(self, iteration: int) -> Sequence[float | None]:
@@ -247,7 +253,7 @@ class ScheduleRun:
         work.wait()
         taken = now_s()
         log.received.append((step, posted, began, taken))
-        part = messages.to_receive[iteration % 2][message][: messages.part]
+        part = messages.to_receive[message][: messages.part]
         return part if self.state.peers is not None else part.view(messages.shape), taken
 
     def _begin_together(
@@ -279,7 +285,7 @@ class ScheduleRun:
             local[step.makes] = value
             return None
         messages = self.messages
-        buffer = messages.to_send[iteration % 2][step.makes]
+        buffer = messages.to_send[step.makes]
         part = value.reshape(-1)[self.state.tensor_rank * messages.part :][: messages.part]
         buffer[: part.numel()].copy_(part)
         return buffer, step.target, messages.tag(step.makes, iteration)

@@ -16,7 +16,7 @@ from testbed import source
 from testbed.errors import MachineLacks, listed
 from testbed.files import saving
 from testbed.lab.shaping import AUTO, RELAY
-from testbed.plan.costs import buffer_bytes
+from testbed.plan.memory_bytes import buffer_bytes
 from testbed.plan.plan import Clock, Plan
 from testbed.plan.timeline import LinkEvent
 from testbed.planning import file
@@ -114,7 +114,7 @@ def _require_memory(plan: Plan) -> None:
         jobs = listed([job.name for job in plan.jobs])
         needed, there = (f"{number / 1024:.1f} GiB" for number in (messages_mb, machine_mb))
         raise MachineLacks(
-            f"{jobs}: ranks hold the messages of two iterations, for which a guest needs {needed} of memory, and this "
+            f"{jobs}: ranks hold messages, for which a guest needs {needed} of memory, and this "
             f"machine has {there}: fewer microbatches, smaller messages or fewer ranks"
         )
 

@@ -12,9 +12,10 @@ from testbed.errors import BadInput
 from testbed.judge.fidelity import order_check
 from testbed.judge.messages import Likeness, message_times
 from testbed.model.simulate import makespan
-from testbed.plan.costs import buffer_bytes, largest_burst_bytes, predict, problem
+from testbed.plan.costs import largest_burst_bytes, predict, problem
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES, SHARED_STAGGER_S, SHARED_STAGGER_S_PER_BYTE, STAGGER_S_PER_BYTE
+from testbed.plan.memory_bytes import buffer_bytes
 from testbed.plan.plan import Clock, Plan
 from testbed.plan.traffic import planned_traffic
 from testbed.planning.left_out import warnings
