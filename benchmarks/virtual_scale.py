@@ -2,11 +2,13 @@
 
     python benchmarks/virtual_scale.py [--stages 8,16,32] [--boots 2] [--kernels SERIES,...] [--record [NAME]]
     python benchmarks/virtual_scale.py --stages main --kernels 7.2,6.12 --boots 3
+    python benchmarks/virtual_scale.py --stages 32 --microbatches 128 --schedules 1f1b --light --boots 1
 
 Two datacenters, one container per stage, 16 microbatches, 1F1B and crosspipe-greedy, 2 measured iterations; `main` is
-the main job as it is. Boots run one after another; kernels take turns, and one that is not built is named and left out.
-Prints medians over the boots: booting, importing, training, and a virtual second of it. Exit code 1 when a repeat
-differs, a run is not trusted or an error exceeds 0.5 %.
+the main job as it is; --light gives the stages a smaller model, and messages of the same size. Boots run one after
+another; kernels take turns, and one that is not built is named and left out. Prints medians over the boots: booting,
+importing, training, and a virtual second of it. Exit code 1 when a repeat differs, a run is not trusted or an error
+exceeds 0.5 %.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from harness.report import show_table
 
 from testbed.errors import MachineLacks, RunFailed
 from testbed.plan.plan import Clock, Plan
+from testbed.planning.light import lighter
 from testbed.planning.resolve import load_plan
 from testbed.progress import Lines
 from testbed.vm import command, guest_machine, kernel
@@ -51,17 +54,18 @@ class Repeat(NamedTuple):
     trusted: bool
 
 
-def plan_of(stages: str) -> Plan:
+def plan_of(stages: str, microbatches: int, schedules: Sequence[str]) -> Plan:
     """The shipped files as they are, or stretched to that many stages: one layer each."""
     if stages == MAIN:
-        return with_every(load_plan(TOPOLOGY, ROOT / "workloads/tiny-gpt-pp4.yaml"), SCHEDULES)
+        return with_every(load_plan(TOPOLOGY, ROOT / "workloads/tiny-gpt-pp4.yaml"), schedules)
     settings = (
         f"topology.datacenters={{paris: {{nodes: {int(stages) // 2}}}, warsaw: {{nodes: {int(stages) // 2}}}}}",
         *(f"{field}={stages}" for field in ("parallelism.pipeline", "model.layers", "memory")),
+        f"microbatches={microbatches}",
         "iterations=2",
         "warmup=2",
     )
-    return with_every(load_plan(TOPOLOGY, ROOT / "workloads/tiny-gpt-pp8.yaml", settings=settings), SCHEDULES)
+    return with_every(load_plan(TOPOLOGY, ROOT / "workloads/tiny-gpt-pp8.yaml", settings=settings), schedules)
 
 
 def machines(series: Sequence[str]) -> dict[str, guest_machine.GuestMachine]:
@@ -126,11 +130,16 @@ def main() -> int:
     parser.add_argument("--stages", type=options.listed(str), default=["8", "16", "32"], help="numbers, or main")
     parser.add_argument("--kernels", type=options.listed(str), default=[], help="their series, as in 7.2")
     parser.add_argument("--boots", type=int, default=2)
+    parser.add_argument("--microbatches", type=int, default=16)
+    parser.add_argument("--schedules", type=options.listed(str), default=list(SCHEDULES), help="their names")
+    parser.add_argument("--light", action="store_true", help="smaller models, messages of the same size")
     asked = parser.parse_args()
     known, repeats = machines(asked.kernels), defaultdict[tuple[str, str], list[Repeat]](list)
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch:
         for stages in asked.stages:
-            plan = plan_of(stages)
+            plan = plan_of(stages, asked.microbatches, asked.schedules)
+            if asked.light:
+                plan, _ = lighter(plan)
             for number, (series, machine) in product(range(asked.boots), known.items()):
                 out = Path(scratch) / f"{stages}-{series}-{number}"
                 repeats[stages, series].append(repeated(machine, plan, out))
@@ -138,7 +147,7 @@ def main() -> int:
     for (stages, series), found in repeats.items():
         each = [phases(one.boot) for one in found]
         medians = {name: statistics.median(one[name] for one in each) for name in each[0]}
-        what = "the main job" if stages == MAIN else f"{stages} stages"
+        what = "the main job" if stages == MAIN else f"{stages} stages x {asked.microbatches} microbatches of 1 MB"
         name = f"{what}, Linux {series}" if series else what
         columns[name], walls[stages] = medians, medians["whole boot"]
         claims.append(judged(name, found, medians))

@@ -3,21 +3,24 @@
 A workload's messages are larger than the tensors of its small model. The padding travels like data, but if every buffer
 had its own, copying it in and out of the kernel would push all else out of the processor's caches: on a machine that
 plays every datacenter at once that took half of a message's extra time. Nobody reads the padding.
-User-Mode Linux is the exception (`can_share`): there every buffer has all of its memory for itself.
+In User-Mode Linux only so much is shared (`Mappings`): the rest has all of its memory for itself.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import weakref
-from functools import cache
 from pathlib import Path
 
 import torch
 
 _FIXED = 0x10  # MAP_FIXED, which the mmap module does not name
+_IN_A_GUEST = 30_000
+"""Pages; libraries and heaps are mappings too."""
+
 _FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -39,15 +42,16 @@ class Buffers:
         size = dtype.itemsize * elements
         own = _pages(dtype.itemsize * own_elements)
         self._stride = _pages(size)
-        shared = max(0, self._stride - own) if can_share() else 0
+        shared = max(0, self._stride - own)
+        sharing = mappings.take(self, count, shared // mmap.PAGESIZE)
         self._base = _map(None, max(1, count) * self._stride, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
         weakref.finalize(self, _libc.munmap, self._base, max(1, count) * self._stride)
-        if not shared:
+        if not shared or not sharing:
             return
         padding = os.memfd_create("padding", os.MFD_CLOEXEC)
         try:
             os.ftruncate(padding, shared)
-            for index in range(count):
+            for index in range(sharing):
                 _map(self._base + index * self._stride + own, shared, mmap.MAP_SHARED | _FIXED, padding)
         finally:
             os.close(padding)  # the maps keep it
@@ -79,14 +83,34 @@ def overlapping(count: int, elements: int, own_elements: int, dtype: torch.dtype
     return memory, [whole[k * own_elements : k * own_elements + elements] for k in range(count)]
 
 
-@cache
-def can_share(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether pages may be mapped many times over.
+class Mappings:
+    """Pages of this process that lie behind others' too.
 
-    Not in User-Mode Linux: there every page that is not beside the one before it is a mapping of the guest's process on
-    the host, which allows 65,530. Large messages were more, and ranks were killed or stood still.
+    In User-Mode Linux every page that is not beside the one before it is a mapping of the guest's process on the host,
+    which allows 65,530 of them: with large messages they were more, and ranks were killed or stood still.
     """
-    return "User Mode Linux" not in cpuinfo.read_text(encoding="utf-8")
+
+    def __init__(self, most: float) -> None:
+        self._left = most
+
+    def take(self, owner: object, count: int, pages: int) -> int:
+        """Of so many pieces of memory of an object, each of so many pages, how many may be shared; with the object that
+        is over."""
+        granted = count if not pages else int(min(count, self._left // pages))
+        self._left -= granted * pages
+        weakref.finalize(owner, self._give_back, granted * pages)
+        return granted
+
+    def _give_back(self, pages: int) -> None:
+        self._left += pages
+
+
+def most_mappings(cpuinfo: Path = Path("/proc/cpuinfo")) -> float:
+    """Pages that a process may share here."""
+    return _IN_A_GUEST if "User Mode Linux" in cpuinfo.read_text(encoding="utf-8") else math.inf
+
+
+mappings = Mappings(most_mappings())
 
 
 def _pages(size: int) -> int:

@@ -55,6 +55,9 @@ _REAL_TIME_NICENESS = -15
 """A guest in real time has one CPU for everything: whatever else this machine does must wait for it."""
 
 _LONGEST_PHASE_S = 0.01
+_MEMORY_SHARE = 0.95
+"""Of this machine's memory for guest, job and results; the half that is usual for a tmpfs ends large guests early."""
+
 _POLL_S = 0.05
 _END_POLL_S = 0.01
 _END_GRACE_S = 1.0
@@ -217,7 +220,7 @@ def _supervise(
             hear.close()
     result = job_directory / request.RESULT_FILE
     if not result.is_file():
-        raise RunFailed(f"the guest's kernel ended before its work did{_kernel_output()}")
+        raise RunFailed(f"the guest's kernel ended before its work did{_memory_is_full()}{_kernel_output()}")
     found = json.loads(result.read_text(encoding="utf-8"))
     ended = [
         Ended(code if code >= 0 else int(ExitCode.RUN_FAILED), _document(job_directory / request.result_file(n)))
@@ -232,6 +235,13 @@ def _supervise(
         "peak_memory_kb": used.ru_maxrss,
         "cpu_s": used.ru_utime + used.ru_stime,
     }
+
+
+def _memory_is_full() -> str:
+    """Says so; a kernel that may not have a page that it touches is ended."""
+    room = os.statvfs(_PRIVATE)
+    whole_gib = room.f_blocks * room.f_frsize / 2**30
+    return f": it has used all of the {whole_gib:.1f} GiB that it may have" if room.f_bavail == 0 else ""
 
 
 def _await_last_word(kernel: subprocess.Popen[bytes], watch: _Watch, began: float, grace_s: float) -> None:
@@ -249,7 +259,7 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], copy: Pat
         for assignment in assignments
     ]
     ns.make_read_only("/")
-    ns.mount("testbed-vm", str(_PRIVATE), "tmpfs")
+    ns.mount("testbed-vm", str(_PRIVATE), "tmpfs", options=f"size={_MEMORY_SHARE:.0%}")
     job, out = _PRIVATE / "job", _PRIVATE / "out"
     for directory in (job, out, _PRIVATE / "memory", _PRIVATE / "uml"):
         directory.mkdir()

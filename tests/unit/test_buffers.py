@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
-from testbed.train.buffers import Buffers, can_share
+import testbed.train.buffers as module
+from testbed.train.buffers import Buffers, Mappings, most_mappings
 
 
 def test_buffers_keep_what_is_their_own_and_share_the_rest() -> None:
@@ -45,8 +47,31 @@ def test_none_are_none() -> None:
         Buffers(0, 10, 10, torch.float32).take()
 
 
-def test_a_guest_shares_nothing(tmp_path: Path) -> None:
+def test_a_guest_shares_so_many_pages(tmp_path: Path) -> None:
     told = tmp_path / "cpuinfo"
     told.write_text("vendor_id : User Mode Linux\nmodel name : UML\n")
-    assert not can_share(told)
-    assert can_share()
+    assert 1_000 < most_mappings(told) < 65_530
+    assert most_mappings() == math.inf
+
+
+def test_what_is_shared_is_given_back() -> None:
+    class Owner:
+        pass
+
+    mappings, owner = Mappings(10), Owner()
+    assert mappings.take(owner, 2, 3) == 2
+    assert mappings.take(owner, 5, 3) == 1, "as many as there is room for"
+    assert mappings.take(owner, 5, 0) == 5
+    del owner
+    gc.collect()
+    assert mappings.take(mappings, 9, 5) == 2
+
+
+def test_buffers_beyond_what_may_be_shared_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "mappings", Mappings(600))
+    buffers = Buffers(3, 300_000, 1_000, torch.float32)
+    each = [buffers.take() for _ in range(3)]
+    for number, buffer in enumerate(each):
+        buffer[:1_000], buffer[-1] = float(number), float(number)
+    assert [buffer[0].item() for buffer in each] == [0.0, 1.0, 2.0]
+    assert sorted(buffer[-1].item() for buffer in each) == [0.0, 2.0, 2.0], "two share, and one does not"

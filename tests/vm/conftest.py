@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 
 import pytest
-from one_boot import Asked, Measured, train
+from one_boot import Measured
+from shared_boots import SharedBoots
 
 from testbed.errors import MachineLacks
 from testbed.vm import guest_machine, kernel, kernel_source
@@ -23,25 +24,22 @@ def time_travel_kernel() -> kernel.Kernel:
 
 
 @pytest.fixture(scope="session")
-def boot(
+def boots(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, time_travel_kernel: kernel.Kernel
-) -> Mapping[str, Measured]:
-    """The plans of all collected files that ask for any, by "file: name", in one boot."""
-    place = tmp_path_factory.mktemp("boot")
-    asked: dict[str, Asked] = {}
-    items = (item for item in request.session.items if "boot" in item.fixturenames)
-    for module in dict.fromkeys(item.getparent(pytest.Module).obj for item in items):
-        directory = place / module.__name__
-        directory.mkdir()
-        asked |= {f"{module.__name__}: {name}": one for name, one in module.asked(directory).items()}
-    return train(place, asked)
+) -> SharedBoots:
+    """The plans of all collected files that ask for any, in one boot for every test process."""
+    items = (item for item in request.session.items if "boots" in item.fixturenames)
+    modules = list(dict.fromkeys(item.getparent(pytest.Module).obj for item in items))
+    own, processes = tmp_path_factory.getbasetemp(), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    place = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "boots"
+    place.mkdir(exist_ok=True)
+    return SharedBoots(place, modules, processes)
 
 
 @pytest.fixture(scope="module")
-def measured(request: pytest.FixtureRequest, boot: Mapping[str, Measured]) -> Mapping[str, Measured]:
+def measured(request: pytest.FixtureRequest, boots: SharedBoots) -> Mapping[str, Measured]:
     """What came of the plans that this file asked for, by its names."""
-    name = f"{request.module.__name__}: "
-    return {key.removeprefix(name): one for key, one in boot.items() if key.startswith(name)}
+    return boots.measured(request.module)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Plans trained one after another in one boot of the virtual clock: a boot costs as much as many small plans.
 
 A test file that wants plans measured has a function `asked(directory)`, which gives them names; its tests take the
-fixture `measured`. All files that are collected share one boot.
+fixture `measured`. All files that are collected share a boot for every test process (shared_boots.py).
 """
 
 from __future__ import annotations
