@@ -60,7 +60,7 @@ REAL = {
     "traffic": "link wuqing--runze shared 60 % for 300 ms every 1 s until 3 s at iteration 1",
     "rank": "rank 2 slower x1.5 at iteration 3",
     "loss": "link wuqing--runze loss 1 % for 300 ms at iteration 4 + 200 ms",
-    "jitter": "link wuqing--runze jitter 2 ms for 300 ms at iteration 3 + 200 ms",
+    "jitter": "link wuqing--runze jitter 400 us for 300 ms at iteration 3 + 200 ms",
 }
 """By the kind of event, one of topologies/two-dc-metro."""
 

@@ -33,6 +33,9 @@ from testbed.train.assignment import ALL, Expected, Fingerprint, ReferenceOutcom
 FORMAT_KEY = b"testbed-format"
 """Metadata of a parquet file: the version of its columns."""
 
+ROWS_TOGETHER = 2**17
+"""Of a parquet file: whoever wants one iteration of a large run need not read many others."""
+
 
 class FinishedJob(NamedTuple):
     """What only the session knows of a job in a case that is finished."""
@@ -163,7 +166,7 @@ class ResultsWriter:
         known = table.schema.metadata or {}
         table = table.replace_schema_metadata({**known, FORMAT_KEY: str(FORMAT).encode()})
         with saving(path) as partial:
-            pq.write_table(table, partial)
+            pq.write_table(table, partial, row_group_size=ROWS_TOGETHER)
 
     def save_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Write one JSON document, complete or not at all."""
