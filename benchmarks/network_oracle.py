@@ -13,6 +13,8 @@ ends comes before what others do (of a reduction what follows from nothing first
 from which it follows), what a rank begins with comes after all else and rank by rank, a shard is passed on before a
 rank goes on that waited for it (as the engine's threads do), and otherwise first is who was scheduled first.
 
+Two of three cases have streams of datagrams beside the jobs, over one to three links, at distances that change.
+
 With --real every other case has links that change while messages are under way: rates and delays that step, links that
 send nothing for a while. What a link can send until an instant is a line with corners then, and a message is over where
 that line has risen by its bytes.
@@ -41,7 +43,7 @@ from testbed.model.program import FREE, NONE, Program
 from testbed.model.simulate import run
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_side
-from testbed.pipeline.link import LinkChange, LinkCost
+from testbed.pipeline.link import LinkChange, LinkCost, Stream, StreamSpan
 from testbed.pipeline.problem import Exchanged, PipelineRoutes, Problem, Transfer, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
@@ -184,6 +186,27 @@ class World:
             self.as_its_rank_begins(message)
         for rank in range(n_ranks):
             self.at(self.begin[rank], partial(self.go_on, rank), priority=2 + rank)
+        self.send_streams()
+
+    def send_streams(self) -> None:
+        """Have all datagrams of all streams sent."""
+        p, sizes = self.program, exact(self.program.stream_bytes)
+        spans = [exact(column) for column in (p.span_first_s, p.span_every_s, p.span_before_s)]
+        for stream, route in enumerate(p.stream_route.tolist()):
+            for first, every, before in list(zip(*spans, strict=True))[p.span_start[stream] : p.span_start[stream + 1]]:
+                for number in range(math.ceil((before - first) / every)):
+                    on = partial(self.datagram_on, self.routes[route], sizes[stream])
+                    self.at(first + number * every, on, 0)
+
+    def datagram_on(self, route: Sequence[Link], size: Number) -> None:
+        """A datagram is at a link."""
+        link, further = route[0], route[1:]
+
+        def begun(*_: Number) -> None:
+            if further:
+                self.at(link.out, lambda: self.datagram_on(further, size), 0)
+
+        link.take(Unit(size, self.now, begun))
 
     def as_its_rank_begins(self, message: int) -> None:
         """Have a message leave with what its rank begins with: all of that before what another one begins with."""
@@ -506,11 +529,27 @@ def drawn(number: int, *, real: bool = False) -> list[Load]:
             [name for name in ("1f1b", "gpipe", "zb-h1", "zb-v", "interleaved-1f1b") if fits(name, problem)]
         )
         loads.append(Load(problem, generate(name, problem), job * draw.time(0, 3_000_000), receives))
-    return (
-        [load._replace(problem=replace(load.problem, changes=changes_drawn(number, links))) for load in loads]
-        if real
-        else loads
-    )
+    changes, streams = changes_drawn(number, links) if real else (), streams_drawn(number, links)
+    return [load._replace(problem=replace(load.problem, changes=changes, streams=streams)) for load in loads]
+
+
+def streams_drawn(number: int, links: Sequence[LinkCost]) -> tuple[Stream, ...]:
+    """Datagrams beside the jobs of a case: of two cases in three, in up to three streams.
+
+    Each stream's times have a fraction of their own, so that no two datagrams come at the same instant.
+    """
+    of, found = random.Random(f"network/{number}/streams"), list[Stream]()
+    for stream in range(of.randint(1, 3) if number % 3 else 0):
+        route = tuple(of.sample(range(len(links)), min(len(links), of.choice((1, 1, 2, 3)))))
+        size, at_s, spans = float(of.randint(100, 2_000)), (2 * stream + 1) / 64, list[StreamSpan]()
+        wire_s = size * max(links[link].seconds_per_byte for link in route)
+        for _ in range(of.choice((1, 1, 2, 4))):
+            every_s, count = float(round(wire_s * of.uniform(1.3, 20))), of.randint(1, 200)
+            end_s = at_s + round(every_s * (count + of.random()))
+            spans.append(StreamSpan(at_s + round(every_s / 2), every_s, end_s))
+            at_s = end_s + of.choice((0.0, float(of.randint(1, 300_000))))
+        found.append(Stream(route, size, tuple(spans)))
+    return tuple(found)
 
 
 def changes_drawn(number: int, links: Sequence[LinkCost]) -> tuple[LinkChange, ...]:

@@ -178,9 +178,21 @@ def execute(plan: Plan, request: Request, remarks: Sequence[str] = ()) -> int:
         reporter.say(remark)
     if request.shaper == options.NETEM and any(isinstance(event, LinkEvent) for event in plan.events):
         require_timed(request.shaper, None)
+    _require_foretold(plan)
     if request.vm or plan.clock.name == "virtual":
         return _in_guest(plan, request, reporter)
     return _here(plan, request, reporter)
+
+
+def _require_foretold(plan: Plan) -> None:
+    """Raises BadInput, before anything starts, where only the prediction can tell that a plan cannot be played."""
+    if not (plan.background and plan.events):
+        return
+    from testbed.planning.prediction import predict_training
+
+    for case in plan.cases:
+        if all(job.rows is not None for job in case.jobs):
+            predict_training(plan, case)
 
 
 def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:

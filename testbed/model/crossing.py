@@ -19,6 +19,7 @@ from testbed.model.state import (
     AHEAD,
     ARRIVE,
     AT_ONCE,
+    DATAGRAM,
     EARLIER,
     HOP,
     LAST,
@@ -28,6 +29,7 @@ from testbed.model.state import (
     State,
     append,
     beginning_number,
+    datagrams_in,
     hops_made,
     next_number,
     piece_number,
@@ -46,6 +48,8 @@ INLINED = (
     "acknowledge_all",
     "acknowledge_each",
     "acknowledged",
+    "next_datagram",
+    "datagram",
     "woken",
     "arrive",
 )
@@ -238,6 +242,37 @@ def acknowledged(
     occupy(wires, link, program.ack_bytes[message], now, now)
     if hop + 1 < program.route_start[back + 1]:
         push(events, wires.out_s[link], next_number(state) - EARLIER, ACK, message, hops + 1)
+
+
+def next_datagram(program: Program, state: State, events: list[Event], stream: int) -> None:
+    """Have the next datagram of a stream sent when it is due, if there is one."""
+    while state.span[stream] < program.span_start[stream + 1]:
+        span, number = state.span[stream], state.sent_in_span[stream]
+        if number < datagrams_in(program, span):
+            state.sent_in_span[stream] += 1
+            state.datagrams[0] += 1
+            when = program.span_first_s[span] + number * program.span_every_s[span]
+            push(events, when, next_number(state) - EARLIER, DATAGRAM, stream, 0)
+            return
+        state.span[stream] += 1
+        state.sent_in_span[stream] = 0
+
+
+def datagram(
+    program: Program, state: State, wires: LinkOccupancy, events: list[Event], stream: int, hops: int, now: float
+) -> None:
+    """Put a datagram of a stream on the next link of its route; behind one that is sent the next one is due."""
+    state.datagrams[0] -= 1
+    if hops == 0:
+        next_datagram(program, state, events, stream)
+    route = program.stream_route[stream]
+    hop = program.route_start[route] + hops
+    link = program.route_links[hop]
+    carry_acknowledgements(wires, link, now)
+    occupy(wires, link, program.stream_bytes[stream], now, now)
+    if hop + 1 < program.route_start[route + 1]:
+        state.datagrams[0] += 1
+        push(events, wires.out_s[link], next_number(state) - EARLIER, DATAGRAM, stream, hops + 1)
 
 
 def woken(program: Program, state: State, events: list[Event], message: int, now: float) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from testbed.grouping import grouped
 from testbed.model.frames import NOWHERE, edges_of, framed
-from testbed.model.lower import Floats, Load, add_job, begin_s
+from testbed.model.lower import Floats, Load, add_job, begin_s, shared_by
 from testbed.model.network import Ints
 from testbed.model.program import NONE, Program
 from testbed.model.program_columns import Group, ProgramColumns, RowNames
@@ -97,7 +97,7 @@ def free_program(jobs: Sequence[Iterations], gap_s: float) -> FreeProgram:
         for first, job in zip(firsts, jobs, strict=True)
     ]
     problem = firsts[0].problem
-    if any((one.problem.links, one.problem.changes) != (problem.links, problem.changes) for one in firsts):
+    if any(shared_by(one.problem) != shared_by(problem) for one in firsts):
         raise ValueError("jobs of one program share one network")
     columns = ProgramColumns(len(problem.links), frozenset(change.link for change in problem.changes))
     number = 0

@@ -7,7 +7,8 @@ so what a router's own site sends meanwhile comes between them. Every super-pack
 acknowledgements take their turn on the links of the route back: over one link they are carried when somebody next looks
 at it, over several each is an event at every link, since what else comes to the second one is not known before.
 
-What comes to a link from elsewhere, datagrams at equal distances, takes its turn there as acknowledgements do.
+What others send, datagrams at equal distances, takes its turn as acknowledgements do: over one link that stays as it is
+they are carried when somebody next looks at it, over several links or one that changes each is an event at every link.
 
 A link may change: what is not on its way yet goes at the new rate, the rest of a packet that is being sent as well, and
 waits while there is none; what has left the wire comes out as it would have, and nothing overtakes it.

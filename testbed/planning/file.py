@@ -56,6 +56,9 @@ def to_json(plan: Plan) -> str:
             del written[name]
     if plan.rounds == "together":
         del written["rounds"]
+    for flow in written.get("background", ()):
+        if not flow["changes"]:
+            del flow["changes"]
     for job in written["jobs"]:
         if job["workload"]["streams"] == 1:
             del job["workload"]["streams"]
@@ -137,8 +140,7 @@ def check(plan: Plan, source: str) -> None:
     labels = [case.label for case in plan.cases]
     require(len(set(labels)) == len(labels), source, "cases.label", labels, "a label for every case alone")
     events.check_events(plan, lambda number: (source, f"events.{number}"))
-    if plan.background:
-        check_background(plan, planned(plan.network), source)
+    check_background(plan, planned(plan.network), source)
     number = 0
     for cases in events.trainings(plan.cases):  # what a case takes is told on what is left, of those at work
         events.check_training(plan, cases, [(source, f"cases.{number + place}") for place in range(len(cases))])

@@ -50,11 +50,14 @@ def free_training(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPred
 
 
 def free_ranges(plan: Plan, case: Case, loads: Sequence[Load]) -> list[Range | None]:
-    """Per job at work, the mean iteration times that it may have by who comes first; None where that is one."""
+    """Per job at work, the mean iteration times that it may have by who comes first; None where that is one, and no
+    traffic beside the jobs is on the network: as they drift, a datagram goes ahead of a message or behind it by
+    microseconds."""
     made = free_program(_iterations(plan, case, loads, _counts(plan, case, None)), GAP_S)
     tie_s = max(load.problem.tie_s for load in loads)
     orders = Orders.of_program(made.program, made.names, made.tick_s, tie_s)
-    if not orders.tied():
+    beside = bool(loads[0].problem.streams)
+    if not beside and not orders.tied():
         return [None] * len(loads)
     compile_for(FIRST_ORDERS * orders.events)
     found = [orders.predicted_s, *(order.ends_s for order in islice(orders.drawn(), FIRST_ORDERS))]
@@ -63,7 +66,7 @@ def free_ranges(plan: Plan, case: Case, loads: Sequence[Load]) -> list[Range | N
     for index in range(len(loads)):
         means = [float(_measured(plan, case, each, index).mean()) for each in times]
         over_orders = Range(min(means), max(means))
-        ranges.append(over_orders if over_orders.order_sensitive else None)
+        ranges.append(over_orders if beside or over_orders.order_sensitive else None)
     return ranges
 
 
