@@ -76,6 +76,16 @@ class FreeProgram(NamedTuple):
         # what waits for nothing but its rank's beginning is ready then
         return times._replace(ready_s=np.maximum(times.ready_s, times.reached_s[begun]))
 
+    def drifting(self, seed: int, most_s: float) -> FreeTimes:
+        """The same where each iteration but a job's first begins by up to so much earlier or later than it should."""
+        program, numbers = self.program, self.names.messages["job"]
+        late_s = np.random.default_rng(seed).uniform(-most_s, most_s, numbers.max() + 1)
+        late = np.where(program.begins == NONE, 0.0, late_s[numbers] / self.tick_s)
+        times = self.times(run(program._replace(handover_s=program.handover_s + late)))
+        each = np.split(late_s, np.cumsum([len(job) for job in self.loads])[:-1])
+        pairs = zip(times.begins_s, each, strict=True)
+        return times._replace(begins_s=[begins + np.append(0.0, mine[1:]) for begins, mine in pairs])
+
     def times(self, times: Times) -> FreeTimes:
         """When iterations began and ended, of what came out of a run of the program."""
         return self.times_of_ends([self.tick_s * end for end in ends_by_job(self.program, times, self.names)])
