@@ -17,7 +17,8 @@ Two of three cases have streams of datagrams beside the jobs, over one to three 
 
 With --real every other case has links that change while messages are under way: rates and delays that step, links that
 send nothing for a while. What a link can send until an instant is a line with corners then, and a message is over where
-that line has risen by its bytes.
+that line has risen by its bytes. In half of these, without the spans in which nothing is sent, what comes keeps the
+rate and the delay of that instant, as netem has it.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class Unit(NamedTuple):
 class Link:
     """A queue: who comes first is carried first."""
 
-    def __init__(self, world: World, delay: Number, per_byte: Number) -> None:
-        self.world, self.delay, self.per_byte = world, delay, per_byte
+    def __init__(self, world: World, delay: Number, per_byte: Number, stamped: bool) -> None:
+        self.world, self.delay, self.per_byte, self.stamped = world, delay, per_byte, stamped
         self.waiting: deque[Unit] = deque()
         self.busy = False
         self.corners: list[tuple[Number, Number, Number | None]] = []
@@ -102,8 +103,21 @@ class Link:
         """When it is at the end what has left by then."""
         return left + next((delay for since, delay, _ in reversed(self.corners) if since < left), self.delay)
 
+    def keeps(self) -> tuple[Number, Number]:
+        """Delay, and time for a byte, of what comes now to a link that stamps it."""
+        spans = [(self.delay, self.per_byte), *((d, b) for since, d, b in self.corners if since < self.world.now)]
+        delay, per_byte = spans[-1]
+        assert per_byte is not None, "netem keeps nothing back"
+        return delay, per_byte
+
     def take(self, unit: Unit) -> None:
         """A unit's first bit has come."""
+        if self.stamped and self.corners:
+            delay, per_byte = self.keeps()
+            before, begin = self.out, max(self.world.now + delay, self.out) - delay
+            self.out = max(begin + unit.size * per_byte, unit.last_bit) + delay
+            unit.begun(begin, before)
+            return
         self.waiting.append(unit)
         if not self.busy:
             self._serve()
@@ -129,7 +143,7 @@ class World:
         self.now: Number = 0
         self.events: list[tuple[Number, int, int, Callable[[], None]]] = []
         delays, costs = exact(program.delay_s), exact(program.seconds_per_byte)
-        self.links = [Link(self, delay, cost) for delay, cost in zip(delays, costs, strict=True)]
+        self.links = [Link(self, delay, cost, program.stamped) for delay, cost in zip(delays, costs, strict=True)]
         for number, link in enumerate(self.links):
             mine = slice(program.change_start[number], program.change_start[number + 1])
             per_byte = [None if np.isinf(cost) else Fraction(cost) for cost in program.changed_seconds_per_byte[mine]]
@@ -425,7 +439,12 @@ class World:
         found, came, sent = list[Number](), before, Fraction(0)
         for size in sizes:
             sent += size
-            came = min(max(came, link.end(link.over(begin, sent))), link.out)
+            if link.stamped and link.corners:
+                delay, per_byte = link.keeps()
+                end = begin + sent * per_byte + delay
+            else:
+                end = link.end(link.over(begin, sent))
+            came = min(max(came, end), link.out)
             found.append(came)
         if found:
             found[-1] = link.out
@@ -529,8 +548,11 @@ def drawn(number: int, *, real: bool = False) -> list[Load]:
             [name for name in ("1f1b", "gpipe", "zb-h1", "zb-v", "interleaved-1f1b") if fits(name, problem)]
         )
         loads.append(Load(problem, generate(name, problem), job * draw.time(0, 3_000_000), receives))
-    changes, streams = changes_drawn(number, links) if real else (), streams_drawn(number, links)
-    return [load._replace(problem=replace(load.problem, changes=changes, streams=streams)) for load in loads]
+    changes, streams, stamped = changes_drawn(number, links) if real else (), streams_drawn(number, links), False
+    if number % 4 == 1:  # as netem, which has no outage
+        changes, stamped = tuple(one for one in changes if not math.isinf(one.seconds_per_byte)), True
+    problems = [replace(load.problem, changes=changes, streams=streams, stamped=stamped) for load in loads]
+    return [load._replace(problem=problem) for load, problem in zip(loads, problems, strict=True)]
 
 
 def streams_drawn(number: int, links: Sequence[LinkCost]) -> tuple[Stream, ...]:

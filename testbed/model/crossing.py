@@ -159,7 +159,7 @@ def cross(
         begin = occupy(wires, link, size, now, came)
         came = wires.out_s[link]
         if hop + 1 < end:
-            out = max(before, begin + delay_after(wires, link, begin)) if together else came
+            out = max(before, begin + delay_after(wires, link, begin, now)) if together else came
             if hops_made(piece) == 0:
                 out += program.card_lag_s[message]
                 came += program.card_lag_s[message]
@@ -168,7 +168,7 @@ def cross(
             push(events, out, next_number(state), HOP, message, onward)
             return float(came)
         if program.acks[message] > 0 and program.pieces[message] == 0 and changes_of(wires, link) > 0:
-            acknowledge_each(program, state, wires, events, message, link, begin, before)
+            acknowledge_each(program, state, wires, events, message, link, now, begin, before)
         elif program.acks[message] > 0:
             acknowledge_all(program, state, wires, events, message, link, begin, came)
     state.pieces_left[message] -= 1
@@ -213,19 +213,20 @@ def acknowledge_each(
     events: list[Event],
     message: int,
     link: int,
+    now: float,
     begin: float,
     before: float,
 ) -> None:
-    """The same of a message that keeps together on a link that changes, packet by packet; what the link carried last
-    was at its end `before`."""
+    """The same of a message that keeps together on a link that changes, where it is `now`, packet by packet; what the
+    link carried last was at its end `before`."""
     back, sent, out = program.back[message], 0.0, before
     if program.route_start[back] == program.route_start[back + 1]:
         return
     for number in range(program.acks[message]):
         ahead = number == 0 and program.notice_ahead_bytes[message] > 0
         sent += program.notice_ahead_bytes[message] if ahead else program.piece_bytes[message]
-        left = sent_by(wires, link, begin, sent)
-        out = max(out, left + delay_after(wires, link, left))
+        left = sent_by(wires, link, begin, sent, now)
+        out = max(out, left + delay_after(wires, link, left, now))
         last = number + 1 == program.acks[message]
         there = wires.out_s[link] if last else min(out, wires.out_s[link])
         push(events, there, next_number(state) - EARLIER, ACK, message, 0)

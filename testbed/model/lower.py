@@ -46,7 +46,7 @@ def begin_s(load: Load, place: int, rank: int) -> float:
 
 def shared_by(problem: Problem) -> tuple[object, ...]:
     """What problems have in common whose jobs share one network."""
-    return problem.links, problem.changes, problem.streams
+    return problem.links, problem.changes, problem.stamped, problem.streams
 
 
 def lower(loads: Sequence[Load]) -> tuple[Program, RowNames]:

@@ -148,6 +148,8 @@ class Program(NamedTuple):
     changed_at_s: Floats
     changed_delay_s: Floats
     changed_seconds_per_byte: Floats
+    stamped: bool
+    """Whether a packet keeps what its link is as it comes there, however that changes while it waits."""
     acknowledgements: Ints
     """Per queue, of how many messages and pieces it may have to hold the acknowledgements; of a stream's, its spans."""
     stream_queue: Ints

@@ -154,6 +154,7 @@ class ProgramColumns:
             exchange_notice_acks_bytes=problem.exchange_notice.acks,
             wake_s=problem.wake_s,
             unnoticed_wait_s=problem.unnoticed_wait_s,
+            stamped=problem.stamped,
             delay_s=np.array([link.delay_s for link in problem.links], dtype=np.float64),
             seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
             **self._changes(problem),

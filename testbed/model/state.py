@@ -196,6 +196,7 @@ def idle_wires(program: Program) -> LinkOccupancy:
         program.delay_s,
         program.seconds_per_byte,
         changes,
+        program.stamped,
         program.queue_start,
         program.queue_link,
         program.acknowledgements,

@@ -112,6 +112,8 @@ class Problem:
     changes: tuple[LinkChange, ...] = ()
     """What becomes of links within the iteration, in order of time. The event model alone has it: schedules are made
     for `links`."""
+    stamped: bool = False
+    """Whether a change is for packets that come to their link after it, and not for those that wait there."""
     streams: tuple[Stream, ...] = ()
     """What else is on links. The event model alone has it, as it has `changes`."""
     cards: frozenset[int] = frozenset()

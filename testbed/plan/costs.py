@@ -206,6 +206,7 @@ def _problem(
         payload_bytes=(float(payload),) * (len(stages) - 1),
         part_bytes=(parts,) * (len(stages) - 1) if workload.streams > 1 else (),
         links=link_costs(taken.network),
+        stamped=plan.changes_for == "comers",
         streams=streams_on(plan, taken.network, 0.0 if plan.rounds == "free" else None),
         cards=frozenset(range(len(taken.network.links), len(taken.network.everything))),
         pipelines=pipelines,

@@ -301,6 +301,9 @@ class Plan:
     events: tuple[WrittenEvent, ...] = ()
     """What happens in every training, in order of time; a training: a case that begins anew, and those that go on from
     it. Jobs by themselves (`Case.alone`) train without."""
+    changes_for: Literal["unsent", "comers"] = "unsent"
+    """Of a link that changes: all bytes that it has not sent yet, as under the relay; or packets that come to it after
+    that, as under netem, which gives each its time as it comes."""
     background: tuple[Background, ...] = ()
     """What else is on the network while jobs train, from the beginning of every iteration on; where jobs run freely,
     from their common start to the end."""

@@ -49,6 +49,8 @@ def to_json(plan: Plan) -> str:
         del written["network"]["cards"]  # as files were before there were any, to the last byte
     if not plan.network.switches:
         del written["network"]["switches"]
+    if plan.changes_for == "unsent":
+        del written["changes_for"]
     if plan.enforcement == "rules":
         del written["enforcement"]
     for name in ("elephants_from", "recovery", "background"):

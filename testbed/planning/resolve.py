@@ -52,6 +52,9 @@ from testbed.spec.topology import Direction, Topology, with_events
 from testbed.spec.workload import Pacing, Workload
 from testbed.units import show_size
 
+NETEM = "netem"
+"""The shaper whose packets keep the rate and the delay that their link had when they came to it."""
+
 BEST = "best"
 ROBUST = "robust"
 """Option of it: chosen by the 95th percentile over drawn slots, not by the time of their medians."""
@@ -455,6 +458,18 @@ def with_costs_of_this_version(plan: Plan) -> Plan:
     """The same plan with what the engine costs on its clock today, whichever version wrote it."""
     there = replace(plan, host_costs=measured_costs(plan.clock.name))
     return _one_after_the_other(there) if plan == _one_after_the_other(plan) else there
+
+
+def with_shaper(plan: Plan, shaper: str) -> Plan:
+    """The same plan as a shaper plays what happens to its links; `auto` takes the relay for that. Raises BadInput."""
+    happens = [event for event in plan.events if isinstance(event, LinkEvent)]
+    if shaper != NETEM or not happens:
+        return replace(plan, changes_for="unsent")
+    for event in happens:
+        if event.sends is not None:
+            expected = f"relay for {event.said}: {NETEM} has nothing that keeps what comes until a link sends again"
+            raise BadInput.of("--shaper", "shaper", shaper, expected)
+    return replace(plan, changes_for="comers")
 
 
 def with_enforcement(plan: Plan, enforcement: Literal["rules", "ports"] | None) -> Plan:
