@@ -13,9 +13,12 @@ ends comes before what others do (of a reduction what follows from nothing first
 from which it follows), what a rank begins with comes after all else and rank by rank, a shard is passed on before a
 rank goes on that waited for it (as the engine's threads do), and otherwise first is who was scheduled first.
 
+Two of three cases have streams of datagrams beside the jobs, over one to three links, at distances that change.
+
 With --real every other case has links that change while messages are under way: rates and delays that step, links that
 send nothing for a while. What a link can send until an instant is a line with corners then, and a message is over where
-that line has risen by its bytes.
+that line has risen by its bytes. In half of these, without the spans in which nothing is sent, what comes keeps the
+rate and the delay of that instant, as netem has it.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from testbed.model.program import FREE, NONE, Program
 from testbed.model.simulate import run
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_side
-from testbed.pipeline.link import LinkChange, LinkCost
+from testbed.pipeline.link import LinkChange, LinkCost, Stream, StreamSpan
 from testbed.pipeline.problem import Exchanged, PipelineRoutes, Problem, Transfer, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
@@ -71,8 +74,8 @@ class Unit(NamedTuple):
 class Link:
     """A queue: who comes first is carried first."""
 
-    def __init__(self, world: World, delay: Number, per_byte: Number) -> None:
-        self.world, self.delay, self.per_byte = world, delay, per_byte
+    def __init__(self, world: World, delay: Number, per_byte: Number, stamped: bool) -> None:
+        self.world, self.delay, self.per_byte, self.stamped = world, delay, per_byte, stamped
         self.waiting: deque[Unit] = deque()
         self.busy = False
         self.corners: list[tuple[Number, Number, Number | None]] = []
@@ -100,8 +103,21 @@ class Link:
         """When it is at the end what has left by then."""
         return left + next((delay for since, delay, _ in reversed(self.corners) if since < left), self.delay)
 
+    def keeps(self) -> tuple[Number, Number]:
+        """Delay, and time for a byte, of what comes now to a link that stamps it."""
+        spans = [(self.delay, self.per_byte), *((d, b) for since, d, b in self.corners if since < self.world.now)]
+        delay, per_byte = spans[-1]
+        assert per_byte is not None, "netem keeps nothing back"
+        return delay, per_byte
+
     def take(self, unit: Unit) -> None:
         """A unit's first bit has come."""
+        if self.stamped and self.corners:
+            delay, per_byte = self.keeps()
+            before, begin = self.out, max(self.world.now + delay, self.out) - delay
+            self.out = max(begin + unit.size * per_byte, unit.last_bit) + delay
+            unit.begun(begin, before)
+            return
         self.waiting.append(unit)
         if not self.busy:
             self._serve()
@@ -127,7 +143,7 @@ class World:
         self.now: Number = 0
         self.events: list[tuple[Number, int, int, Callable[[], None]]] = []
         delays, costs = exact(program.delay_s), exact(program.seconds_per_byte)
-        self.links = [Link(self, delay, cost) for delay, cost in zip(delays, costs, strict=True)]
+        self.links = [Link(self, delay, cost, program.stamped) for delay, cost in zip(delays, costs, strict=True)]
         for number, link in enumerate(self.links):
             mine = slice(program.change_start[number], program.change_start[number + 1])
             per_byte = [None if np.isinf(cost) else Fraction(cost) for cost in program.changed_seconds_per_byte[mine]]
@@ -184,6 +200,27 @@ class World:
             self.as_its_rank_begins(message)
         for rank in range(n_ranks):
             self.at(self.begin[rank], partial(self.go_on, rank), priority=2 + rank)
+        self.send_streams()
+
+    def send_streams(self) -> None:
+        """Have all datagrams of all streams sent."""
+        p, sizes = self.program, exact(self.program.stream_bytes)
+        spans = [exact(column) for column in (p.span_first_s, p.span_every_s, p.span_before_s)]
+        for stream, route in enumerate(p.stream_route.tolist()):
+            for first, every, before in list(zip(*spans, strict=True))[p.span_start[stream] : p.span_start[stream + 1]]:
+                for number in range(math.ceil((before - first) / every)):
+                    on = partial(self.datagram_on, self.routes[route], sizes[stream])
+                    self.at(first + number * every, on, 0)
+
+    def datagram_on(self, route: Sequence[Link], size: Number) -> None:
+        """A datagram is at a link."""
+        link, further = route[0], route[1:]
+
+        def begun(*_: Number) -> None:
+            if further:
+                self.at(link.out, lambda: self.datagram_on(further, size), 0)
+
+        link.take(Unit(size, self.now, begun))
 
     def as_its_rank_begins(self, message: int) -> None:
         """Have a message leave with what its rank begins with: all of that before what another one begins with."""
@@ -402,7 +439,12 @@ class World:
         found, came, sent = list[Number](), before, Fraction(0)
         for size in sizes:
             sent += size
-            came = min(max(came, link.end(link.over(begin, sent))), link.out)
+            if link.stamped and link.corners:
+                delay, per_byte = link.keeps()
+                end = begin + sent * per_byte + delay
+            else:
+                end = link.end(link.over(begin, sent))
+            came = min(max(came, end), link.out)
             found.append(came)
         if found:
             found[-1] = link.out
@@ -506,11 +548,30 @@ def drawn(number: int, *, real: bool = False) -> list[Load]:
             [name for name in ("1f1b", "gpipe", "zb-h1", "zb-v", "interleaved-1f1b") if fits(name, problem)]
         )
         loads.append(Load(problem, generate(name, problem), job * draw.time(0, 3_000_000), receives))
-    return (
-        [load._replace(problem=replace(load.problem, changes=changes_drawn(number, links))) for load in loads]
-        if real
-        else loads
-    )
+    changes, streams, stamped = changes_drawn(number, links) if real else (), streams_drawn(number, links), False
+    if number % 4 == 1:  # as netem, which has no outage
+        changes, stamped = tuple(one for one in changes if not math.isinf(one.seconds_per_byte)), True
+    problems = [replace(load.problem, changes=changes, streams=streams, stamped=stamped) for load in loads]
+    return [load._replace(problem=problem) for load, problem in zip(loads, problems, strict=True)]
+
+
+def streams_drawn(number: int, links: Sequence[LinkCost]) -> tuple[Stream, ...]:
+    """Datagrams beside the jobs of a case: of two cases in three, in up to three streams.
+
+    Each stream's times have a fraction of their own, so that no two datagrams come at the same instant.
+    """
+    of, found = random.Random(f"network/{number}/streams"), list[Stream]()
+    for stream in range(of.randint(1, 3) if number % 3 else 0):
+        route = tuple(of.sample(range(len(links)), min(len(links), of.choice((1, 1, 2, 3)))))
+        size, at_s, spans = float(of.randint(100, 2_000)), (2 * stream + 1) / 64, list[StreamSpan]()
+        wire_s = size * max(links[link].seconds_per_byte for link in route)
+        for _ in range(of.choice((1, 1, 2, 4))):
+            every_s, count = float(round(wire_s * of.uniform(1.3, 20))), of.randint(1, 200)
+            end_s = at_s + round(every_s * (count + of.random()))
+            spans.append(StreamSpan(at_s + round(every_s / 2), every_s, end_s))
+            at_s = end_s + of.choice((0.0, float(of.randint(1, 300_000))))
+        found.append(Stream(route, size, tuple(spans)))
+    return tuple(found)
 
 
 def changes_drawn(number: int, links: Sequence[LinkCost]) -> tuple[LinkChange, ...]:

@@ -101,7 +101,9 @@ def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice]) -> AdaptableJob
     alike = tuple(choice for choice in able if costs.stages_of(job, choice) == stages)
     places = tuple(job.mesh.coordinates(rank).pipeline_rank for rank in job.mesh.ranks)
     ranks = PlacedRanks(tuple(datacenter_of(node) for node in job.nodes), places)
-    return AdaptableJob(plan, ranks, alike, tuple(costs.problem(plan, choice) for choice in alike))
+    # what others send a job does not know: it is seen as slower links
+    problems = tuple(replace(costs.problem(plan, choice), streams=()) for choice in alike)
+    return AdaptableJob(plan, ranks, alike, problems)
 
 
 def planned_belief(subject: AdaptableJob) -> Belief:

@@ -14,6 +14,7 @@ from testbed.baseline.regression import CheckResult
 from testbed.baseline.tolerance import Mode, default_tolerances
 from testbed.errors import BadInput, RunFailed, UntrustedRun
 from testbed.plan.plan import Plan
+from testbed.plan.timeline import LinkEvent
 from testbed.planning import file
 from testbed.planning.resolve import with_clock, with_costs_of_this_version
 from testbed.planning.schedules import choices_in_cases, make, with_schedules
@@ -35,7 +36,7 @@ class Terms:
 def save(directory: Path, plan: Plan, terms: Terms, *, limit_s: float, reporter: Reporter) -> None:
     """Measure a plan, on its clock, and keep it. Raises BadInput, RunFailed or UntrustedRun: then nothing changed."""
     with store.replacing(directory) as fresh:
-        task = Measurement(directory.name, plan, terms.mode, _shaper(terms), control=terms.mode is Mode.real)
+        task = Measurement(directory.name, plan, terms.mode, _shaper(terms, plan), control=terms.mode is Mode.real)
         _take([(fresh, task, terms)], limit_s, reporter)
 
 
@@ -90,9 +91,10 @@ def _made_anew(plan: Plan, reporter: Reporter) -> Plan:
     return with_schedules(plan, made)
 
 
-def _shaper(terms: Terms) -> str:
-    """A guest always has netem."""
-    return "netem" if terms.mode is Mode.virtual and terms.shaper == "auto" else terms.shaper
+def _shaper(terms: Terms, plan: Plan) -> str:
+    """A guest always has netem, which is taken but where links change."""
+    steady = not any(isinstance(event, LinkEvent) for event in plan.events)
+    return "netem" if steady and terms.mode is Mode.virtual and terms.shaper == "auto" else terms.shaper
 
 
 def _take(prepared: Sequence[tuple[Path, Measurement, Terms]], limit_s: float, reporter: Reporter) -> None:

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from testbed.cli import options
+from testbed.errors import BadInput
 
 if TYPE_CHECKING:
     from testbed.adaptation.estimates import Belief, Interval
@@ -72,6 +73,7 @@ def adapt(
     from testbed.adaptation.rehearsal_picture import draw
     from testbed.cli.progress import Terminal
     from testbed.files import output
+    from testbed.plan.background import rates_change
     from testbed.planning import resolve
     from testbed.planning.schedules import choose
     from testbed.units import TIME
@@ -79,6 +81,9 @@ def adapt(
     swap_s = options.quantity("--swap-cost", swap_cost, TIME, "a time")
     chosen = controllers.choose(controller)
     plan = resolve.load_plan(topology, workload, settings=settings or [])
+    if rates_change(plan):
+        expected = "constant rates: a rehearsal has iterations that differ by --event alone"
+        raise BadInput.of(plan.network.name, "background", "rates that change", expected)
     job = adaptable_job(plan, choose(plan, schedule or []))
     changes = [change(text, plan) for text in events or []]
     variation = SlotVariation(slot_noise / 100, seed)

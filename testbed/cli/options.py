@@ -206,7 +206,8 @@ BackgroundFile = Annotated[
     typer.Option(
         "--background",
         metavar="FILE",
-        help="Traffic beside the jobs, from CSV: from,to,rate, a row for each pair of datacenters that has some.",
+        help="Traffic beside the jobs, from CSV, beside the topology's `background`: from,to,rate, a row for each pair "
+        "of datacenters that has some; with a column `at`, from when on.",
     ),
 ]
 Events = Annotated[

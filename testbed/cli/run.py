@@ -168,19 +168,29 @@ def execute(plan: Plan, request: Request, remarks: Sequence[str] = ()) -> int:
     """Run the plan where it belongs, after `remarks` on it; returns the exit code. Raises what a run raises."""
     from testbed.cli import answer  # noqa: F401 - now: after Ctrl-C there is no time for it
     from testbed.cli.progress import Terminal
-    from testbed.lab.shaping import require_timed
-    from testbed.plan.timeline import LinkEvent
+    from testbed.planning.resolve import with_shaper
 
     reporter = Terminal(quiet=request.quiet)
     for reason in plan.left_out.values():
         reporter.say(f"left out: {reason}")
     for remark in remarks:
         reporter.say(remark)
-    if request.shaper == options.NETEM and any(isinstance(event, LinkEvent) for event in plan.events):
-        require_timed(request.shaper, None)
+    plan = with_shaper(plan, request.shaper)
+    _require_foretold(plan)
     if request.vm or plan.clock.name == "virtual":
         return _in_guest(plan, request, reporter)
     return _here(plan, request, reporter)
+
+
+def _require_foretold(plan: Plan) -> None:
+    """Raises BadInput, before anything starts, where only the prediction can tell that a plan cannot be played."""
+    if not (plan.background and plan.events):
+        return
+    from testbed.planning.prediction import predict_training
+
+    for case in plan.cases:
+        if all(job.rows is not None for job in case.jobs):
+            predict_training(plan, case)
 
 
 def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:

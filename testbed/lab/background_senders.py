@@ -15,45 +15,59 @@ from testbed.errors import RunFailed
 from testbed.lab import datagram_sender
 from testbed.lab.lab import Lab
 from testbed.lab.namespaces import inside
-from testbed.plan.background import DATAGRAM_BYTES, every_s, route_of
+from testbed.plan.background import DATAGRAM_BYTES, route_of, spans_of
 from testbed.plan.framing import ETHERNET_HEADER
 from testbed.plan.network_state import planned
-from testbed.plan.plan import Plan, Route
+from testbed.plan.plan import Plan
+from testbed.plan.timeline import LinkEvent
 
 _PORT = 9
-"""Discard (RFC 863): who has it reads nothing."""
+"""Discard (RFC 863): who has it reads nothing. What comes to the next one is the last of its sender's."""
 
 _IP_UDP_HEADERS = 28
 _ANSWER_S = 30.0
 """For a process to begin, or to say what it has sent."""
 
 _OVER_S = 0.2
-"""Behind the delay of its route, for the last datagram to have come out of every queue."""
+"""Behind the delay of its route, for the last datagram to have come out of every queue, where it may be lost."""
 
 
 class BackgroundSenders:
-    """They send from `begin` to `pause`. As a context manager: all that it has started ends."""
+    """They send from `begin` to `pause`, and nothing of that is on its way when `pause` returns.
+
+    As a context manager: all that it has started ends.
+    """
 
     def __init__(self, lab: Lab, plan: Plan) -> None:
         network = planned(plan.network)
         self._lab, self._flows = lab, plan.background
-        self._routes = [route_of(network, flow) for flow in plan.background]
-        self._over_s = _OVER_S + max(sum(network.links[index].delay_s for index in route) for route in self._routes)
+        routes = [route_of(network, flow) for flow in plan.background]
+        self._over_s = _OVER_S + max(sum(network.links[index].delay_s for index in route) for route in routes)
+        by_chance = any(isinstance(event, LinkEvent) and event.by_chance for event in plan.events)
+        self._all_come = not by_chance and not any(link.loss or link.jitter_s for link in network.links)
         self._senders: list[subprocess.Popen[bytes]] = []
-        self._counted = [0] * len(self._flows)
+        self._ends: dict[str, socket.socket] = {}
+        """By datacenter, where the last datagrams of those come that send there."""
+        self._sending = False
+        self._sent = [0] * len(self._flows)
+        """Datagrams of each flow ..."""
+        self._told = [0] * len(self._flows)
+        """... and how many of them were told of."""
         self._stack = ExitStack()
 
     def __enter__(self) -> BackgroundSenders:
         with ExitStack() as opened:
             for target in dict.fromkeys(flow.target for flow in self._flows):
                 with inside(self._lab.routers[target].pid):
-                    sink = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-                    sink.bind((self._lab.address(target), _PORT))
+                    for port in (_PORT, _PORT + 1):
+                        sink = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                        sink.bind((self._lab.address(target), port))
+                self._ends[target] = sink
             for flow in self._flows:
                 ends = self._lab.address(flow.source), self._lab.address(flow.target), str(_PORT)
                 payload = DATAGRAM_BYTES - ETHERNET_HEADER - _IP_UDP_HEADERS
                 program = [sys.executable, str(Path(datagram_sender.__file__))]
-                command = [*program, *ends, str(payload), repr(every_s(flow))]
+                command = [*program, *ends, str(payload)]
                 sender = self._lab.routers[flow.source].popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
                 )
@@ -67,25 +81,35 @@ class BackgroundSenders:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def begin(self, start_s: float) -> None:
-        """An iteration begins at this instant of the monotonic clock; nothing is sent until then. Raises RunFailed."""
-        for number in range(len(self._senders)):
-            self._tell(number, f"begin {start_s!r}\n")
+    def begin(self, start_s: float, since_s: float | None) -> None:
+        """Jobs begin at this instant of the monotonic clock, and nothing is sent until then; the time of the traffic
+        has come so far (see `spans_of`). Raises RunFailed."""
+        self._sending = True
+        for number, flow in enumerate(self._flows):
+            numbers = [start_s, *(value for span in spans_of(flow, since_s) for value in span)]
+            self._tell(number, f"begin {' '.join(map(repr, numbers))}\n")
 
-    def pause(self) -> Sequence[tuple[Route, int]]:
-        """Send no more; per flow its directions, and the wire bytes that it has sent over each since it was last asked.
-
-        Returns when the last of them has come. Raises RunFailed.
-        """
+    def pause(self) -> None:
+        """Send no more; returns when the last datagram has come. Raises RunFailed."""
+        if not self._sending:
+            return
+        self._sending = False
         for number in range(len(self._senders)):
             self._tell(number, "pause\n")
-        totals = [int(self._answer(number)) for number in range(len(self._senders))]
-        found = [
-            (route, (total - before) * DATAGRAM_BYTES)
-            for route, total, before in zip(self._routes, totals, self._counted, strict=True)
-        ]
-        self._counted = totals
-        time.sleep(self._over_s)
+        self._sent = [int(self._answer(number)) for number in range(len(self._senders))]
+        if not self._all_come:
+            time.sleep(self._over_s)
+            return
+        for flow in self._flows:  # of each one datagram
+            end = self._ends[flow.target]
+            if not select.select([end], [], [], _ANSWER_S)[0]:
+                raise RunFailed(f"background traffic to {flow.target} did not come within {_ANSWER_S:g} s")
+            end.recv(1)
+
+    def sent_bytes(self) -> Sequence[int]:
+        """Per flow, the wire bytes that it has sent until the last pause, since this was asked last."""
+        found = [DATAGRAM_BYTES * (sent - told) for sent, told in zip(self._sent, self._told, strict=True)]
+        self._told = list(self._sent)
         return found
 
     def _tell(self, number: int, line: str) -> None:

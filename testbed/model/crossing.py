@@ -19,6 +19,7 @@ from testbed.model.state import (
     AHEAD,
     ARRIVE,
     AT_ONCE,
+    DATAGRAM,
     EARLIER,
     HOP,
     LAST,
@@ -28,6 +29,7 @@ from testbed.model.state import (
     State,
     append,
     beginning_number,
+    datagrams_in,
     hops_made,
     next_number,
     piece_number,
@@ -46,6 +48,8 @@ INLINED = (
     "acknowledge_all",
     "acknowledge_each",
     "acknowledged",
+    "next_datagram",
+    "datagram",
     "woken",
     "arrive",
 )
@@ -155,7 +159,7 @@ def cross(
         begin = occupy(wires, link, size, now, came)
         came = wires.out_s[link]
         if hop + 1 < end:
-            out = max(before, begin + delay_after(wires, link, begin)) if together else came
+            out = max(before, begin + delay_after(wires, link, begin, now)) if together else came
             if hops_made(piece) == 0:
                 out += program.card_lag_s[message]
                 came += program.card_lag_s[message]
@@ -164,7 +168,7 @@ def cross(
             push(events, out, next_number(state), HOP, message, onward)
             return float(came)
         if program.acks[message] > 0 and program.pieces[message] == 0 and changes_of(wires, link) > 0:
-            acknowledge_each(program, state, wires, events, message, link, begin, before)
+            acknowledge_each(program, state, wires, events, message, link, now, begin, before)
         elif program.acks[message] > 0:
             acknowledge_all(program, state, wires, events, message, link, begin, came)
     state.pieces_left[message] -= 1
@@ -209,19 +213,20 @@ def acknowledge_each(
     events: list[Event],
     message: int,
     link: int,
+    now: float,
     begin: float,
     before: float,
 ) -> None:
-    """The same of a message that keeps together on a link that changes, packet by packet; what the link carried last
-    was at its end `before`."""
+    """The same of a message that keeps together on a link that changes, where it is `now`, packet by packet; what the
+    link carried last was at its end `before`."""
     back, sent, out = program.back[message], 0.0, before
     if program.route_start[back] == program.route_start[back + 1]:
         return
     for number in range(program.acks[message]):
         ahead = number == 0 and program.notice_ahead_bytes[message] > 0
         sent += program.notice_ahead_bytes[message] if ahead else program.piece_bytes[message]
-        left = sent_by(wires, link, begin, sent)
-        out = max(out, left + delay_after(wires, link, left))
+        left = sent_by(wires, link, begin, sent, now)
+        out = max(out, left + delay_after(wires, link, left, now))
         last = number + 1 == program.acks[message]
         there = wires.out_s[link] if last else min(out, wires.out_s[link])
         push(events, there, next_number(state) - EARLIER, ACK, message, 0)
@@ -238,6 +243,37 @@ def acknowledged(
     occupy(wires, link, program.ack_bytes[message], now, now)
     if hop + 1 < program.route_start[back + 1]:
         push(events, wires.out_s[link], next_number(state) - EARLIER, ACK, message, hops + 1)
+
+
+def next_datagram(program: Program, state: State, events: list[Event], stream: int) -> None:
+    """Have the next datagram of a stream sent when it is due, if there is one."""
+    while state.span[stream] < program.span_start[stream + 1]:
+        span, number = state.span[stream], state.sent_in_span[stream]
+        if number < datagrams_in(program, span):
+            state.sent_in_span[stream] += 1
+            state.datagrams[0] += 1
+            when = program.span_first_s[span] + number * program.span_every_s[span]
+            push(events, when, next_number(state) - EARLIER, DATAGRAM, stream, 0)
+            return
+        state.span[stream] += 1
+        state.sent_in_span[stream] = 0
+
+
+def datagram(
+    program: Program, state: State, wires: LinkOccupancy, events: list[Event], stream: int, hops: int, now: float
+) -> None:
+    """Put a datagram of a stream on the next link of its route; behind one that is sent the next one is due."""
+    state.datagrams[0] -= 1
+    if hops == 0:
+        next_datagram(program, state, events, stream)
+    route = program.stream_route[stream]
+    hop = program.route_start[route] + hops
+    link = program.route_links[hop]
+    carry_acknowledgements(wires, link, now)
+    occupy(wires, link, program.stream_bytes[stream], now, now)
+    if hop + 1 < program.route_start[route + 1]:
+        state.datagrams[0] += 1
+        push(events, wires.out_s[link], next_number(state) - EARLIER, DATAGRAM, stream, hops + 1)
 
 
 def woken(program: Program, state: State, events: list[Event], message: int, now: float) -> bool:

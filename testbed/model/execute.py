@@ -10,13 +10,14 @@ import heapq
 
 import numpy as np
 
-from testbed.model.crossing import NOT_YET, acknowledged, advance, arrive
+from testbed.model.crossing import NOT_YET, acknowledged, advance, arrive, datagram, next_datagram
 from testbed.model.network import Ints
 from testbed.model.program import FREE, NONE, Program
 from testbed.model.state import (
     ACK,
     ANNOUNCED,
     ANNOUNCES,
+    DATAGRAM,
     END,
     GATHER,
     LEAVE,
@@ -77,7 +78,7 @@ def execute(program: Program, order: Ints) -> Times:
             continue
         reach.clear()
         index = 0
-        if len(events) == 0:
+        if len(events) == state.datagrams[0]:  # what else there may be goes on for ever
             break
         now, scheduled, what, subject, detail = heapq.heappop(events)
         if what == REACH:
@@ -88,6 +89,9 @@ def execute(program: Program, order: Ints) -> Times:
             continue
         if what == ACK:
             acknowledged(program, state, wires, events, subject, detail, now)
+            continue
+        if what == DATAGRAM:
+            datagram(program, state, wires, events, subject, detail, now)
             continue
         message = subject
         if what == END:
@@ -113,7 +117,11 @@ def execute(program: Program, order: Ints) -> Times:
 
 
 def begin(program: Program, state: State, events: list[Event]) -> None:
-    """Schedule what waits for nothing: messages, and every rank's first action."""
+    """Schedule what waits for nothing: messages, every rank's first action, and the first datagram of every stream
+    that goes by itself."""
+    for stream in range(len(program.stream_queue)):
+        if program.stream_queue[stream] == NONE:
+            next_datagram(program, state, events, stream)
     for message in program.first:
         number = beginning_number(state, program.source[message])
         push(events, program.first_s[message], number, LEAVE, message, 0)

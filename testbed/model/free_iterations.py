@@ -15,7 +15,7 @@ import numpy as np
 
 from testbed.grouping import grouped
 from testbed.model.frames import NOWHERE, edges_of, framed
-from testbed.model.lower import Floats, Load, add_job, begin_s
+from testbed.model.lower import Floats, Load, add_job, begin_s, shared_by
 from testbed.model.network import Ints
 from testbed.model.program import NONE, Program
 from testbed.model.program_columns import Group, ProgramColumns, RowNames
@@ -76,6 +76,16 @@ class FreeProgram(NamedTuple):
         # what waits for nothing but its rank's beginning is ready then
         return times._replace(ready_s=np.maximum(times.ready_s, times.reached_s[begun]))
 
+    def drifting(self, seed: int, most_s: float) -> FreeTimes:
+        """The same where each iteration but a job's first begins by up to so much earlier or later than it should."""
+        program, numbers = self.program, self.names.messages["job"]
+        late_s = np.random.default_rng(seed).uniform(-most_s, most_s, numbers.max() + 1)
+        late = np.where(program.begins == NONE, 0.0, late_s[numbers] / self.tick_s)
+        times = self.times(run(program._replace(handover_s=program.handover_s + late)))
+        each = np.split(late_s, np.cumsum([len(job) for job in self.loads])[:-1])
+        pairs = zip(times.begins_s, each, strict=True)
+        return times._replace(begins_s=[begins + np.append(0.0, mine[1:]) for begins, mine in pairs])
+
     def times(self, times: Times) -> FreeTimes:
         """When iterations began and ended, of what came out of a run of the program."""
         return self.times_of_ends([self.tick_s * end for end in ends_by_job(self.program, times, self.names)])
@@ -97,7 +107,7 @@ def free_program(jobs: Sequence[Iterations], gap_s: float) -> FreeProgram:
         for first, job in zip(firsts, jobs, strict=True)
     ]
     problem = firsts[0].problem
-    if any((one.problem.links, one.problem.changes) != (problem.links, problem.changes) for one in firsts):
+    if any(shared_by(one.problem) != shared_by(problem) for one in firsts):
         raise ValueError("jobs of one program share one network")
     columns = ProgramColumns(len(problem.links), frozenset(change.link for change in problem.changes))
     number = 0

@@ -44,12 +44,16 @@ def begin_s(load: Load, place: int, rank: int) -> float:
     return load.start_s + (begins_s[place // load.problem.tensor * load.problem.n_ranks + rank] if begins_s else 0.0)
 
 
+def shared_by(problem: Problem) -> tuple[object, ...]:
+    """What problems have in common whose jobs share one network."""
+    return problem.links, problem.changes, problem.stamped, problem.streams
+
+
 def lower(loads: Sequence[Load]) -> tuple[Program, RowNames]:
     """The arrays of jobs that share a network. Raises ValueError when they do not have the same links."""
     shared = loads[0].problem
-    for problem in (load.problem for load in loads):
-        if (problem.links, problem.changes, problem.streams) != (shared.links, shared.changes, shared.streams):
-            raise ValueError("jobs of one program share one network")
+    if any(shared_by(load.problem) != shared_by(shared) for load in loads):
+        raise ValueError("jobs of one program share one network")
     columns = ProgramColumns(len(shared.links), frozenset(change.link for change in shared.changes))
     for number, load in enumerate(loads):
         add_job(columns, number, load)

@@ -7,10 +7,12 @@ so what a router's own site sends meanwhile comes between them. Every super-pack
 acknowledgements take their turn on the links of the route back: over one link they are carried when somebody next looks
 at it, over several each is an event at every link, since what else comes to the second one is not known before.
 
-What comes to a link from elsewhere, datagrams at equal distances, takes its turn there as acknowledgements do.
+What others send, datagrams at equal distances, takes its turn as acknowledgements do: over one link that stays as it is
+they are carried when somebody next looks at it, over several links or one that changes each is an event at every link.
 
 A link may change: what is not on its way yet goes at the new rate, the rest of a packet that is being sent as well, and
-waits while there is none; what has left the wire comes out as it would have, and nothing overtakes it.
+waits while there is none; what has left the wire comes out as it would have, and nothing overtakes it. Or, where
+packets are stamped as they come (netem): each keeps rate and delay as the link has them then, however long it waits.
 
 Plain functions on arrays: interpreted as they are, or compiled (compile.py). Simpler views elsewhere, on purpose:
 `greedy` reserves windows of links out of turn (Algorithm 1's bw_model); `cp_model` and `bounds` keep a message together
@@ -62,6 +64,8 @@ class LinkOccupancy(NamedTuple):
     out_s: Floats
     """Per link, when what occupied it last is at its end."""
     changes: LinkChanges
+    stamped: bool
+    """Whether a packet keeps what its link is as it comes there."""
     queue_start: Ints
     """Per link (and one more), where its queues of acknowledgements begin."""
     link: Ints
@@ -79,6 +83,7 @@ def idle(
     delay_s: Floats,
     seconds_per_byte: Floats,
     changes: LinkChanges,
+    stamped: bool,
     queue_start: Ints,
     queue_link: Ints,
     acknowledgements: Ints,
@@ -87,7 +92,8 @@ def idle(
     begin = np.concatenate((np.zeros(1, np.int64), np.cumsum(acknowledgements)))
     queued, free_s, out_s = np.zeros((int(begin[-1]), 5)), np.zeros(len(delay_s)), np.zeros(len(delay_s))
     head, tail = begin[:-1].copy(), begin[:-1].copy()
-    return LinkOccupancy(delay_s, seconds_per_byte, free_s, out_s, changes, queue_start, queue_link, queued, head, tail)
+    links = delay_s, seconds_per_byte, free_s, out_s, changes, stamped
+    return LinkOccupancy(*links, queue_start, queue_link, queued, head, tail)
 
 
 def steady(n_links: int) -> LinkChanges:
@@ -100,7 +106,7 @@ def idle_links(links: Sequence[LinkCost], free_s: Sequence[float]) -> LinkOccupa
     """The links of a problem, free from these times on, for a view that leaves acknowledgements out."""
     costs = [np.array([link[place] for link in links], dtype=np.float64) for place in (0, 1)]
     none = np.zeros(0, np.int64)
-    wires = idle(costs[0], costs[1], steady(len(links)), np.zeros(len(links) + 1, np.int64), none, none)
+    wires = idle(costs[0], costs[1], steady(len(links)), False, np.zeros(len(links) + 1, np.int64), none, none)
     wires.free_s[:] = free_s
     return wires
 
@@ -142,9 +148,13 @@ def occupy(wires: LinkOccupancy, link: int, size: float, now: float, last_bit: f
 
     They leave it at `wires.free_s[link]`, and are at its end at `wires.out_s[link]`.
     """
-    begin: float = max(now, wires.free_s[link])
-    wires.free_s[link] = max(sent_by(wires, link, begin, size), last_bit)
-    wires.out_s[link] = max(wires.out_s[link], wires.free_s[link] + delay_after(wires, link, wires.free_s[link]))
+    free = wires.free_s[link]
+    if wires.stamped and changes_of(wires, link) > 0:  # behind what came before, which may have another delay
+        free = wires.out_s[link] - delay_after(wires, link, now, now)
+    begin: float = max(now, free)
+    wires.free_s[link] = max(sent_by(wires, link, begin, size, now), last_bit)
+    out = wires.free_s[link] + delay_after(wires, link, wires.free_s[link], now)
+    wires.out_s[link] = max(wires.out_s[link], out)
     return begin
 
 
@@ -153,11 +163,16 @@ def changes_of(wires: LinkOccupancy, link: int) -> int:
     return int(wires.changes.start[link + 1] - wires.changes.start[link])
 
 
-def sent_by(wires: LinkOccupancy, link: int, begin: float, size: float) -> float:
-    """When `size` wire bytes have left that a link begins to send at `begin`: at the rates that it has meanwhile."""
+def sent_by(wires: LinkOccupancy, link: int, begin: float, size: float, came: float) -> float:
+    """When `size` wire bytes have left that `came` to a link, which begins to send them at `begin`: at the rates that
+    it has meanwhile, or at the one that it had as they came."""
     at, left, per_byte = begin, size, wires.seconds_per_byte[link]
     for place in range(wires.changes.start[link], wires.changes.start[link + 1]):
         until = wires.changes.at_s[place]
+        if wires.stamped:
+            if until < came:
+                per_byte = wires.changes.seconds_per_byte[place]
+            continue
         if until > at:
             if per_byte < np.inf:
                 done = at + left * per_byte
@@ -169,11 +184,11 @@ def sent_by(wires: LinkOccupancy, link: int, begin: float, size: float) -> float
     return float(at + left * per_byte)
 
 
-def delay_after(wires: LinkOccupancy, link: int, left: float) -> float:
-    """The delay of what leaves the wire at `left`."""
+def delay_after(wires: LinkOccupancy, link: int, left: float, came: float) -> float:
+    """The delay of what `came` to a link and leaves the wire at `left`."""
     delay = wires.delay_s[link]
     for place in range(wires.changes.start[link], wires.changes.start[link + 1]):
-        if wires.changes.at_s[place] < left:
+        if wires.changes.at_s[place] < (came if wires.stamped else left):
             delay = wires.changes.delay_s[place]
     return float(delay)
 

@@ -118,7 +118,7 @@ class Program(NamedTuple):
     """Per message, the queue of its acknowledgements where that route is one link; else NONE: each goes by itself."""
     queue_start: Ints
     """Per link (and one more), where its queues of acknowledgements begin: one per route that is answered over it, and
-    one for each stream that comes to it."""
+    one for each stream that crosses nothing else."""
     queue_link: Ints
     """Per queue, its link."""
     shards: Ints
@@ -148,13 +148,20 @@ class Program(NamedTuple):
     changed_at_s: Floats
     changed_delay_s: Floats
     changed_seconds_per_byte: Floats
+    stamped: bool
+    """Whether a packet keeps what its link is as it comes there, however that changes while it waits."""
     acknowledgements: Ints
-    """Per queue, of how many messages and pieces it may have to hold the acknowledgements; 1 of a stream's."""
+    """Per queue, of how many messages and pieces it may have to hold the acknowledgements; of a stream's, its spans."""
     stream_queue: Ints
-    """Per stream of datagrams that comes to a link from elsewhere, its queue, as the next three."""
-    stream_first_s: Floats
-    stream_every_s: Floats
+    """Per stream of datagrams, as the next two: its queue where its route is one link that stays as it is; else NONE:
+    each goes by itself."""
+    stream_route: Ints
     stream_bytes: Floats
+    span_start: Ints
+    """Per stream (and one more), where its spans begin in the next three, in order of time."""
+    span_first_s: Floats
+    span_every_s: Floats
+    span_before_s: Floats
 
     def in_order(self) -> Ints:
         """The actions in the order of the rows."""

@@ -10,7 +10,7 @@ import numpy as np
 from testbed.model.frames import Frame
 from testbed.model.network import Floats, Ints
 from testbed.model.program import NONE, Program
-from testbed.pipeline.link import LinkStream
+from testbed.pipeline.link import Stream
 from testbed.pipeline.problem import Problem, Route
 from testbed.trace.tables import NOTICE
 
@@ -154,6 +154,7 @@ class ProgramColumns:
             exchange_notice_acks_bytes=problem.exchange_notice.acks,
             wake_s=problem.wake_s,
             unnoticed_wait_s=problem.unnoticed_wait_s,
+            stamped=problem.stamped,
             delay_s=np.array([link.delay_s for link in problem.links], dtype=np.float64),
             seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
             **self._changes(problem),
@@ -254,11 +255,18 @@ class ProgramColumns:
         }
         return columns, which
 
-    def _routes_and_queues(self, counts: Ints, streams: Sequence[LinkStream]) -> dict[str, Any]:
+    def _routes_and_queues(self, counts: Ints, streams: Sequence[Stream]) -> dict[str, Any]:
+        for stream in streams:
+            self.routes.setdefault(stream.route, len(self.routes))
         frames, routes = [group.frame for group in self.groups], list(self.routes)
         answered = [(link, there, NONE) for there, (link,) in self.answered]
+        waiting = [
+            (stream.route[0], (), number)
+            for number, stream in enumerate(streams)
+            if len(stream.route) == 1 and self.changing.isdisjoint(stream.route)
+        ]
         # numbered link by link; a stream is a queue that is never empty
-        queues = sorted([*answered, *((stream.link, (), number) for number, stream in enumerate(streams))])
+        queues = sorted([*answered, *waiting])
         queue_of: dict[tuple[Route, Route], int] = {
             (there, (link,)): number for number, (link, there, stream) in enumerate(queues) if stream == NONE
         }
@@ -279,12 +287,16 @@ class ProgramColumns:
             "queue_start": _starts(np.bincount(queue_link, minlength=self.n_links)),
             "queue_link": queue_link,
             "acknowledgements": np.array(
-                [self.answered[there, (link,)] if stream == NONE else 1 for link, there, stream in queues], np.int64
+                [
+                    self.answered[there, (link,)] if number == NONE else len(streams[number].spans)
+                    for link, there, number in queues
+                ],
+                np.int64,
             ),
-            "stream_queue": np.array([stream_queues[number] for number in range(len(streams))], np.int64),
-            "stream_first_s": np.array([stream.first_s for stream in streams], np.float64),
-            "stream_every_s": np.array([stream.every_s for stream in streams], np.float64),
+            "stream_queue": np.array([stream_queues.get(number, NONE) for number in range(len(streams))], np.int64),
+            "stream_route": np.array([self.routes[stream.route] for stream in streams], np.int64),
             "stream_bytes": np.array([stream.wire_bytes for stream in streams], np.float64),
+            **_spans(streams),
         }
 
     def _gradients(self) -> dict[str, Any]:
@@ -307,6 +319,17 @@ class ProgramColumns:
         for message, value in values.items():
             result[message] = value
         return result
+
+
+def _spans(streams: Sequence[Stream]) -> dict[str, Any]:
+    """Stream by stream."""
+    spans = [span for stream in streams for span in stream.spans]
+    return {
+        "span_start": _starts([len(stream.spans) for stream in streams]),
+        "span_first_s": np.array([span.first_s for span in spans], np.float64),
+        "span_every_s": np.array([span.every_s for span in spans], np.float64),
+        "span_before_s": np.array([span.before_s for span in spans], np.float64),
+    }
 
 
 def _starts(lengths: Sequence[int] | Ints) -> Ints:

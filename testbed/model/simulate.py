@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from testbed.model import execute as plain
-from testbed.model.lower import Load, Receives, lower
+from testbed.model.lower import Load, Receives, lower, shared_by
 from testbed.model.program import NONE, Program
 from testbed.model.program_columns import RowNames
 from testbed.model.state import Times
@@ -72,7 +72,7 @@ def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
         return 1.0, list(loads)
     counted = [in_ticks(load.problem, tick) for load in loads]
     # links are rounded to the messages of a job, and jobs with other messages have the same ones
-    if all(_links(load.problem) == _links(loads[0].problem) for load in loads):
+    if all(shared_by(load.problem) == shared_by(loads[0].problem) for load in loads):
         links, changes, streams = counted[0].links, counted[0].changes, counted[0].streams
         counted = [replace(problem, links=links, changes=changes, streams=streams) for problem in counted]
     return tick, [
@@ -83,10 +83,6 @@ def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
         )
         for load, problem in zip(loads, counted, strict=True)
     ]
-
-
-def _links(problem: Problem) -> tuple[object, ...]:
-    return problem.links, problem.changes, problem.streams
 
 
 def run(program: Program, *, compiled: bool | None = None) -> Times:

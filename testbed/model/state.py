@@ -20,20 +20,22 @@ INLINED = (
     "part_number",
     "which_action",
     "peer_number",
+    "datagrams_in",
 )
 """What compile.py compiles of this module, and what becomes part of the functions that call it."""
 
-REACH, END, LEAVE, HOP, ACK, ARRIVE, GATHER, SUM, PART, SUMMAND, READY, ANNOUNCED = range(12)
+REACH, END, LEAVE, HOP, ACK, ARRIVE, GATHER, SUM, PART, SUMMAND, READY, ANNOUNCED, DATAGRAM = range(13)
 """What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router, an
 acknowledgement where a link begins, a message has come (where gloo's thread may be asleep), a tensor rank sends its
 part of an input, or a summand; one of these comes to another, or the word that the next receive is posted, or that
-one of these is about to come."""
+one of these is about to come; a datagram of a stream is where a link begins."""
 
 ENDLESS = 1 << 40
-"""Datagrams of a stream: more than any iteration meets."""
+"""Datagrams of a span without end: more than any iteration meets."""
 
 EARLIER = 1 << 50
-"""Taken off an acknowledgement's number: it comes before all else at that instant, as one out of a queue does."""
+"""Taken off the number of an acknowledgement or a datagram: it comes before all else at that instant, as one out of a
+queue does."""
 
 ANNOUNCES, SENDS, REDUCES, POSTS, PASSED_ON = 0, 1, 1 << 8, (1 << 12) - 1, 1 << 12
 """What a rank passes on when an action ends: what announces a message, the message (of its parts both, one part after
@@ -51,11 +53,11 @@ LAST, MORE, AHEAD, PIECES = 0, 1, 2, 3
 """Pieces of a message: the last one, one that more follow, the packet that goes ahead; and how many such there are."""
 
 Event = tuple[float, int, int, int, int]
-"""(time, number, what, rank or message or group, detail). Numbers break ties: first scheduled, first served.
+"""(time, number, what, rank or message or group or stream, detail). Numbers break ties: first scheduled, first served.
 
-The detail: of a HOP `piece_number`, of an ACK the hops it has made, of an ARRIVE whether it wakes gloo's thread or is
-its answer, of a GATHER or SUM the action, of a PART or SUMMAND `part_number`, of a READY `peer_number`, NONE where no
-further sum waits for it."""
+The detail: of a HOP `piece_number`, of an ACK or a DATAGRAM the hops it has made, of an ARRIVE whether it wakes gloo's
+thread or is its answer, of a GATHER or SUM the action, of a PART or SUMMAND `part_number`, of a READY `peer_number`,
+NONE where no further sum waits for it."""
 
 
 class Times(NamedTuple):
@@ -132,6 +134,12 @@ class State(NamedTuple):
     """Per `peer_number`, how many receives a peer has posted for further sums of an action, ..."""
     held_back: Ints
     """... and whether a summand waits for that."""
+    span: Ints
+    """Per stream, as the next one: where it is in its spans, by number ..."""
+    sent_in_span: Ints
+    """... and how many datagrams of that one are sent, or about to be."""
+    datagrams: Ints
+    """(1,): datagrams that are events to come."""
     numbered: Ints
     """(1,): events that have a number."""
 
@@ -172,6 +180,9 @@ def started(program: Program) -> State:
         np.zeros(2 * n_actions, np.int64),
         np.zeros(n_peers, np.int64),
         np.zeros(n_peers, np.int64),
+        program.span_start[:-1].copy(),
+        np.zeros(len(program.stream_queue), np.int64),
+        np.zeros(1, np.int64),
         np.zeros(1, np.int64),
     )
 
@@ -185,15 +196,30 @@ def idle_wires(program: Program) -> LinkOccupancy:
         program.delay_s,
         program.seconds_per_byte,
         changes,
+        program.stamped,
         program.queue_start,
         program.queue_link,
         program.acknowledgements,
     )
     for stream in range(len(program.stream_queue)):
-        first, every = program.stream_first_s[stream], program.stream_every_s[stream]
-        times = first, every, first + (ENDLESS - 1) * every
-        acknowledge(wires, program.stream_queue[stream], program.stream_bytes[stream], times, ENDLESS)
+        queue = program.stream_queue[stream]
+        if queue == NONE:
+            continue
+        for span in range(program.span_start[stream], program.span_start[stream + 1]):
+            count = datagrams_in(program, span)
+            first, every = program.span_first_s[span], program.span_every_s[span]
+            if count > 0:
+                times = first, every, first + (count - 1) * every
+                acknowledge(wires, queue, program.stream_bytes[stream], times, count)
     return wires
+
+
+def datagrams_in(program: Program, span: int) -> int:
+    """How many there are in a span."""
+    length = program.span_before_s[span] - program.span_first_s[span]
+    if length == np.inf:
+        return ENDLESS
+    return int(max(0.0, np.ceil(length / program.span_every_s[span])))
 
 
 def next_number(state: State) -> int:

@@ -29,17 +29,26 @@ class LinkChange(NamedTuple):
     nothing is sent."""
 
 
-class LinkStream(NamedTuple):
-    """Datagrams that come to one direction from elsewhere, one after the other at equal distances, without end."""
+class StreamSpan(NamedTuple):
+    """A time in which datagrams are sent at equal distances; times are from the common start of an iteration."""
 
-    link: int
-    """Of which of a problem's links."""
     first_s: float
-    """When the first one comes, from the common start of an iteration."""
+    """When the first one is sent."""
     every_s: float
     """From one to the next."""
+    before_s: float
+    """None is sent at this time or later; infinite of a span without end."""
+
+
+class Stream(NamedTuple):
+    """Datagrams from elsewhere, each stored and forwarded by itself, which nobody acknowledges."""
+
+    route: tuple[int, ...]
+    """The links of a problem that they cross, first to last."""
     wire_bytes: float
     """Of each."""
+    spans: tuple[StreamSpan, ...]
+    """In order of time, none within another one."""
 
 
 def wire_s(links: Sequence[LinkCost], size: float) -> float:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from testbed.pipeline.collectives import NO_COLLECTIVE, Collective
 from testbed.pipeline.ir import Action, Kind
-from testbed.pipeline.link import LinkChange, LinkCost, LinkStream
+from testbed.pipeline.link import LinkChange, LinkCost, Stream
 
 Route = tuple[int, ...]
 """Indexes into a problem's `links`, first to last; () when it costs nothing."""
@@ -112,8 +112,10 @@ class Problem:
     changes: tuple[LinkChange, ...] = ()
     """What becomes of links within the iteration, in order of time. The event model alone has it: schedules are made
     for `links`."""
-    streams: tuple[LinkStream, ...] = ()
-    """What else comes to links. The event model alone has it, as it has `changes`."""
+    stamped: bool = False
+    """Whether a change is for packets that come to their link after it, and not for those that wait there."""
+    streams: tuple[Stream, ...] = ()
+    """What else is on links. The event model alone has it, as it has `changes`."""
     cards: frozenset[int] = frozenset()
     """Which of the links are network cards: a route over nothing else stays inside a datacenter."""
     pipelines: tuple[PipelineRoutes, ...] = (PipelineRoutes(),)

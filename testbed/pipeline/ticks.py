@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 
-from testbed.pipeline.link import LinkChange, LinkCost
+from testbed.pipeline.link import LinkChange, LinkCost, StreamSpan
 from testbed.pipeline.problem import Problem
 
 MOST_TICKS = 1 << 32
@@ -61,7 +61,8 @@ def in_ticks(problem: Problem, tick: float | None = None) -> Problem:
             for at_s, link, delay_s, per_byte in problem.changes
         ),
         streams=tuple(
-            stream._replace(first_s=stream.first_s / tick, every_s=stream.every_s / tick) for stream in problem.streams
+            stream._replace(spans=tuple(StreamSpan(*(time / tick for time in span)) for span in stream.spans))
+            for stream in problem.streams
         ),
         handover_s=whole(problem.handover_s),
         send_s=whole(problem.send_s),

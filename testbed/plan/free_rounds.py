@@ -18,7 +18,6 @@ def require_free(plan: Plan, asked: Sequence[str] = ()) -> None:
         "events": bool(plan.events),
         "--adapt": plan.adaptation is not None,
         "workers that fail": plan.recovery is not None,
-        "--background": bool(plan.background),
         "--alone": any(case.alone is not None for case in plan.cases),
         "unpaced jobs": any(job.workload.pacing is None for job in plan.jobs),
     }

@@ -89,13 +89,27 @@ class Network:
 
 @_written
 @dataclass(frozen=True)
+class RateChange:
+    """What a flow of background traffic becomes."""
+
+    at_s: float
+    """While jobs train, from the beginning of the first iteration that counts; where jobs run freely, from their common
+    start."""
+    rate_bps: float
+    """0: it pauses."""
+
+
+@_written
+@dataclass(frozen=True)
 class Background:
-    """What one datacenter sends another one beside the jobs: datagrams at a constant rate, on the default route."""
+    """What one datacenter sends another one beside the jobs: datagrams at equal distances, on the default route."""
 
     source: str
     target: str
     rate_bps: float
-    """On the wire, headers included."""
+    """On the wire, headers included; until it changes."""
+    changes: tuple[RateChange, ...] = ()
+    """In order of time; the last rate stays."""
 
 
 class TrafficKind(StrEnum):
@@ -287,8 +301,12 @@ class Plan:
     events: tuple[WrittenEvent, ...] = ()
     """What happens in every training, in order of time; a training: a case that begins anew, and those that go on from
     it. Jobs by themselves (`Case.alone`) train without."""
+    changes_for: Literal["unsent", "comers"] = "unsent"
+    """Of a link that changes: all bytes that it has not sent yet, as under the relay; or packets that come to it after
+    that, as under netem, which gives each its time as it comes."""
     background: tuple[Background, ...] = ()
-    """What else is on the network while jobs train, from the beginning of every iteration on."""
+    """What else is on the network while jobs train, from the beginning of every iteration on; where jobs run freely,
+    from their common start to the end."""
     transport: Transport = "otn-lossless"
     seed: int = 1
     """Of what is left to chance in the network: jitter and loss."""

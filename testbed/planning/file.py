@@ -49,6 +49,8 @@ def to_json(plan: Plan) -> str:
         del written["network"]["cards"]  # as files were before there were any, to the last byte
     if not plan.network.switches:
         del written["network"]["switches"]
+    if plan.changes_for == "unsent":
+        del written["changes_for"]
     if plan.enforcement == "rules":
         del written["enforcement"]
     for name in ("elephants_from", "recovery", "background"):
@@ -56,6 +58,9 @@ def to_json(plan: Plan) -> str:
             del written[name]
     if plan.rounds == "together":
         del written["rounds"]
+    for flow in written.get("background", ()):
+        if not flow["changes"]:
+            del flow["changes"]
     for job in written["jobs"]:
         if job["workload"]["streams"] == 1:
             del job["workload"]["streams"]
@@ -137,8 +142,7 @@ def check(plan: Plan, source: str) -> None:
     labels = [case.label for case in plan.cases]
     require(len(set(labels)) == len(labels), source, "cases.label", labels, "a label for every case alone")
     events.check_events(plan, lambda number: (source, f"events.{number}"))
-    if plan.background:
-        check_background(plan, planned(plan.network), source)
+    check_background(plan, planned(plan.network), source)
     number = 0
     for cases in events.trainings(plan.cases):  # what a case takes is told on what is left, of those at work
         events.check_training(plan, cases, [(source, f"cases.{number + place}") for place in range(len(cases))])

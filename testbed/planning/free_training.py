@@ -13,6 +13,7 @@ from testbed.model.lower import Load
 from testbed.model.network import Floats
 from testbed.model.orders import Orders
 from testbed.model.simulate import compile_for
+from testbed.pipeline.problem import Problem
 from testbed.plan.events import Phase, at_work, own_phase
 from testbed.plan.free_rounds import GAP_S
 from testbed.plan.plan import Case, Plan
@@ -50,21 +51,35 @@ def free_training(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPred
 
 
 def free_ranges(plan: Plan, case: Case, loads: Sequence[Load]) -> list[Range | None]:
-    """Per job at work, the mean iteration times that it may have by who comes first; None where that is one."""
+    """Per job at work, the mean iteration times that it may have by who comes first; None where that is one.
+
+    With traffic beside the jobs there is a range always: whether a datagram goes ahead of a message hangs on
+    microseconds, and moves the job's later iterations against another's by up to the datagram's time on the wire.
+    """
     made = free_program(_iterations(plan, case, loads, _counts(plan, case, None)), GAP_S)
     tie_s = max(load.problem.tie_s for load in loads)
     orders = Orders.of_program(made.program, made.names, made.tick_s, tie_s)
-    if not orders.tied():
+    beside = bool(loads[0].problem.streams)
+    if not beside and not orders.tied():
         return [None] * len(loads)
     compile_for(FIRST_ORDERS * orders.events)
     found = [orders.predicted_s, *(order.ends_s for order in islice(orders.drawn(), FIRST_ORDERS))]
     times = [made.times_of_ends(ends_s) for ends_s in found]
+    if beside:
+        times += [made.drifting(seed, _datagram_s(loads[0].problem)) for seed in range(2 * FIRST_ORDERS)]
     ranges = list[Range | None]()
     for index in range(len(loads)):
         means = [float(_measured(plan, case, each, index).mean()) for each in times]
         over_orders = Range(min(means), max(means))
-        ranges.append(over_orders if over_orders.order_sensitive else None)
+        ranges.append(over_orders if beside or over_orders.order_sensitive else None)
     return ranges
+
+
+def _datagram_s(problem: Problem) -> float:
+    """What a datagram of the traffic beside the jobs takes on the slowest link that any crosses."""
+    return max(
+        stream.wire_bytes * problem.links[link].seconds_per_byte for stream in problem.streams for link in stream.route
+    )
 
 
 def with_iterations(plan: Plan, loads_of: Sequence[Sequence[Load]]) -> Plan:

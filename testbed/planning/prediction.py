@@ -17,8 +17,10 @@ from testbed.model.simulate import ends_of_jobs, simulate_jobs
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan import costs
+from testbed.plan.background import rates_change
 from testbed.plan.events import at_work, phases, trainings
 from testbed.plan.free_rounds import require_free
+from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Job, Plan
 from testbed.planning.drawn_iterations import (
     is_uniform,
@@ -104,7 +106,7 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
         free = free_training(plan, case, loads)
         return free._replace(trace=_numbered(plan, case, free.trace))
     events, slots_change = link_events_of(plan, case), frozenset(one.round for one in rank_changes(plan, case))
-    if not events and not slots_change:
+    if not events and not slots_change and not rates_change(plan):
         trace = simulate_rounds(plan, case, loads)
         by_round = {
             number: [
@@ -120,9 +122,15 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
     for one, phase in zip(cases[: place + 1], phases(plan, cases), strict=False):
         mine = loads if one.label == case.label else loads_of_case(plan, one)
         slots = partial(slots_in, plan, one, mine)
-        segments.append(Segment(phase.rounds, mine, slots, varies(plan, one), slots_change))
+        down = network_at(plan, one).down
+        segments.append(Segment(phase.rounds, mine, slots, varies(plan, one), slots_change, down))
     found = simulate_training(plan, events, segments, ends=place == len(cases) - 1)
     return found._replace(trace=_numbered(plan, case, found.trace))
+
+
+def _differ(plan: Plan, case: Case) -> bool:
+    """Whether iterations of a case differ by what happens to links, ranks or the traffic beside the jobs."""
+    return bool(link_events_of(plan, case) or rank_changes(plan, case)) or rates_change(plan)
 
 
 def iteration_times(plan: Plan, case: Case) -> tuple[float, ...]:
@@ -163,7 +171,7 @@ def times_and_ranges(plan: Plan, case: Case, most_events: float = math.inf) -> T
     Raises as `predict_together`.
     """
     uniform = all(is_uniform(plan.jobs[number]) for number in at_work(plan, case))
-    if plan.rounds == "free" or link_events_of(plan, case) or rank_changes(plan, case) or not uniform:
+    if plan.rounds == "free" or not uniform or _differ(plan, case):
         return TimesAndRanges(iteration_times(plan, case), tuple(ranges_of_case(plan, case)))
     loads = loads_of_case(plan, case)
     orders = orders_of(loads)
@@ -255,7 +263,7 @@ def predict_alone(plan: Plan, case: Case, load: Load, job: int) -> Trace:
     """The trace of a job's iterations as if no other one were there, from its `load` in the usual iteration of all:
     where links or ranks change, of that one as they are in it.
     """
-    if link_events_of(plan, case) or rank_changes(plan, case):
+    if plan.rounds == "together" and _differ(plan, case):
         return simulate_jobs([load._replace(start_s=0.0)])
     alone, of_job = load._replace(start_s=0.0, slots_s=None), replace(case, alone=plan.jobs[job].name)
     if plan.rounds == "free":

@@ -15,13 +15,14 @@ from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, framing, routes
-from testbed.plan.background import DATAGRAM_BYTES, check_background, every_s
+from testbed.plan.background import DATAGRAM_BYTES, check_background, every_s, most_bps
 from testbed.plan.events import check_events
 from testbed.plan.exchange import exchange_at
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
 from testbed.plan.network_state import changed_directions, planned
 from testbed.plan.plan import (
+    Background,
     Case,
     Clock,
     Flow,
@@ -36,7 +37,7 @@ from testbed.plan.plan import (
     TrafficKind,
 )
 from testbed.plan.timeline import Event, LinkEvent
-from testbed.planning.background_file import read_background
+from testbed.planning.background_file import background_of, read_background
 from testbed.planning.link_events import link_events
 from testbed.planning.node_assignment import place
 from testbed.planning.rank_events import rank_events
@@ -50,6 +51,9 @@ from testbed.spec.setting import IN_TOPOLOGY, setting
 from testbed.spec.topology import Direction, Topology, with_events
 from testbed.spec.workload import Pacing, Workload
 from testbed.units import show_size
+
+NETEM = "netem"
+"""The shaper whose packets keep the rate and the delay that their link had when they came to it."""
 
 BEST = "best"
 ROBUST = "robust"
@@ -156,7 +160,7 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
     check_events(plan, lambda number: (topology.name, f"events: {plan.events[number]}"))
     for job in jobs:
         _check_routes(network, job)
-    return _one_after_the_other(plan)
+    return _one_after_the_other(_beside(plan, background_of(topology, network), topology.name))
 
 
 def _at_worst(network: Network, events: Sequence[Event]) -> Network:
@@ -237,13 +241,17 @@ def load_plan(
 
 
 def with_background(plan: Plan, path: Path) -> Plan:
-    """The plan with the traffic of a CSV file beside its jobs. Raises BadInput."""
-    for job in plan.jobs:
+    """The plan with more traffic beside its jobs, that of a CSV file. Raises BadInput."""
+    return _beside(plan, read_background(path, plan.network), str(path))
+
+
+def _beside(plan: Plan, flows: tuple[Background, ...], source: str) -> Plan:
+    for job in plan.jobs if flows else ():
         if job.workload.full_scale is not None:
             expected = "no job at full scale, whose network is the lab's at another one"
-            raise BadInput.of("--background", "option", str(path), expected)
-    plan = replace(plan, background=read_background(path, plan.network))
-    check_background(plan, planned(plan.network), str(path))
+            raise BadInput.of(source, "background", job.name, expected)
+    plan = replace(plan, background=plan.background + flows)
+    check_background(plan, planned(plan.network), source)
     return plan
 
 
@@ -396,9 +404,9 @@ def require_trainable(plan: Plan) -> None:
     require_room_for_parameters(plan)
     check_background(plan, planned(plan.network), plan.network.name)
     for flow in plan.background:
-        if every_s(flow) < LEAST_DISTANCE_S:
+        if every_s(most_bps(flow)) < LEAST_DISTANCE_S:
             expected = f"at most {8 * DATAGRAM_BYTES / LEAST_DISTANCE_S:g} bit/s: a process sends it, packet by packet"
-            raise BadInput.of(plan.network.name, "background", f"{flow.rate_bps:g} bit/s", expected)
+            raise BadInput.of(plan.network.name, "background", f"{most_bps(flow):g} bit/s", expected)
     if plan.clock.name == "virtual" and not all(job.workload.pacing for job in plan.jobs):
         job = next(job for job in plan.jobs if not job.workload.pacing)
         expected = "times for F, I and W: computation takes no virtual time"
@@ -450,6 +458,18 @@ def with_costs_of_this_version(plan: Plan) -> Plan:
     """The same plan with what the engine costs on its clock today, whichever version wrote it."""
     there = replace(plan, host_costs=measured_costs(plan.clock.name))
     return _one_after_the_other(there) if plan == _one_after_the_other(plan) else there
+
+
+def with_shaper(plan: Plan, shaper: str) -> Plan:
+    """The same plan as a shaper plays what happens to its links; `auto` takes the relay for that. Raises BadInput."""
+    happens = [event for event in plan.events if isinstance(event, LinkEvent)]
+    if shaper != NETEM or not happens:
+        return replace(plan, changes_for="unsent")
+    for event in happens:
+        if event.sends is not None:
+            expected = f"relay for {event.said}: {NETEM} has nothing that keeps what comes until a link sends again"
+            raise BadInput.of("--shaper", "shaper", shaper, expected)
+    return replace(plan, changes_for="comers")
 
 
 def with_enforcement(plan: Plan, enforcement: Literal["rules", "ports"] | None) -> Plan:

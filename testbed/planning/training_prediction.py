@@ -1,8 +1,9 @@
-"""What the model says of a whole training whose links change: of every iteration, one after the other.
+"""What the model says of a whole training whose links change, or the traffic beside the jobs: of every iteration, one
+after the other.
 
 An event's seconds count while jobs train. What has not come by the predicted end of an iteration comes in a later one,
 so much earlier there; between iterations time stands still for events. So the model says in which iteration each event
-comes, and how far into it, and a lab plays it there.
+comes, and how far into it, and a lab plays it there. The same of the times at which background traffic has other rates.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from testbed.errors import BadInput
 from testbed.model.lower import Load
 from testbed.model.repeated import Slots
 from testbed.model.simulate import simulate_jobs
-from testbed.plan.network_state import NetworkState, Piece, link_changes, link_costs, planned
+from testbed.plan.background import rates_change, rates_from, route_of, streams_on
+from testbed.plan.network_state import Piece, link_changes, link_costs, planned
 from testbed.plan.plan import Case, Plan
 from testbed.plan.timeline import LinkEvent
 from testbed.trace.predictions import predicted_times_s
@@ -51,6 +53,9 @@ class TrainingPrediction(NamedTuple):
     endless: PlacedEvent | None = None
     """What has the training never end, in whose round nothing more comes to its end; what is predicted of it and of
     later ones is without it."""
+    traffic_s: Mapping[int, float] = MappingProxyType({})
+    """By number of the round, how far the time of background traffic that changes has come when it begins; of none
+    where that keeps the rates that it has first."""
     by_chance: frozenset[int] = frozenset()
     """The rounds of the training so far in which packets are late by events, or lost in them or in one before: what
     the model has not."""
@@ -80,6 +85,8 @@ class Segment(NamedTuple):
     """Whether these differ from round to round."""
     changes: frozenset[int] = frozenset()
     """Rounds in which they are others than in the round before; those of the whole training."""
+    down: frozenset[int] = frozenset()
+    """The directions that are lost by then."""
 
 
 def link_events_of(plan: Plan, case: Case) -> tuple[LinkEvent, ...]:
@@ -95,7 +102,7 @@ def simulate_training(
     Raises BadInput for an event that comes after the training.
     """
     warmup, last = plan.jobs[0].workload.warmup, segments[-1]
-    training = _Training(planned(plan.network))
+    training = _Training(plan)
     left: list[_Left] = []
     for segment in segments:
         training.begin(segment)
@@ -113,7 +120,8 @@ def simulate_training(
     placed = tuple(one for one in training.placed if one.round in last.rounds)
     loads = {number: training.loads[number] for number in numbers}
     trace, by_chance = concatenate([training.traces[number] for number in numbers]), training.by_chance
-    return TrainingPrediction(trace, placed, loads, training.held_s, training.endless, frozenset(by_chance))
+    of_all = training.held_s, training.endless, training.traffic_s, frozenset(by_chance)
+    return TrainingPrediction(trace, placed, loads, *of_all)
 
 
 class _Left(NamedTuple):
@@ -131,12 +139,22 @@ class _ByChance(NamedTuple):
     jitter_s: float | None
 
 
+_Rates = tuple[tuple[tuple[float, float], ...], ...]
+"""Of each flow of background traffic, (seconds from the beginning of an iteration, rate) until its end."""
+
+
 class _Training:
     """A training while it is predicted."""
 
-    def __init__(self, state: NetworkState) -> None:
-        self._state = self._predicted = state
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._warmup = plan, plan.jobs[0].workload.warmup
+        self._state = self._predicted = planned(plan.network)
         """What links are before the next iteration, and what they are in the last one of the trace."""
+        self._traffic_s = 0.0
+        """How far the time of background traffic has come before the next iteration."""
+        self.traffic_s: dict[int, float] = {}
+        self._beside: _Rates = ()
+        """The rates of that in the last iteration of the trace."""
         self._segment = Segment(range(0), (), lambda number: (), varies=False)
         self.traces: dict[int, Trace] = {}
         self.loads: dict[int, Sequence[Load]] = {}
@@ -155,6 +173,7 @@ class _Training:
     def begin(self, segment: Segment) -> None:
         """Go on with other schedules, or begin."""
         self._segment = segment
+        self._state = replace(self._state, down=segment.down)
         self._add(segment.rounds.start, ())
 
     def iterate(self, number: int, left: Sequence[_Left]) -> list[_Left]:
@@ -163,6 +182,7 @@ class _Training:
             return []
         before = self.traces.get(number), self.loads.get(number)
         other = self._segment.varies or number in self._segment.changes or self._predicted != self._state
+        other = other or self._beside_in(number) != self._beside
         if other and not self._state.held:
             self._add(number, ())
         if left and (self._state.held or left[0].seconds <= self.ends_s):
@@ -180,9 +200,32 @@ class _Training:
                     *(b if a is None else a for a, b in zip(now, was, strict=True))
                 )
                 self._note_chance(number)
+        if rates_change(self._plan) and number >= self._warmup:
+            self.traffic_s[number] = self._traffic_s
+            self._traffic_s += self.ends_s
         if math.isinf(self.ends_s):
             self._end(number, *before)
+        self._refuse_waiting()
         return [one._replace(seconds=one.seconds - self.ends_s) for one in left[len(come) :]]
+
+    def _beside_in(self, number: int) -> _Rates:
+        """The rates of background traffic in a round that takes as long as the last one of the trace."""
+        return tuple(
+            tuple((at_s, rate_bps) for at_s, rate_bps in rates_from(flow, self._since_s(number)) if at_s < self.ends_s)
+            for flow in self._plan.background
+        )
+
+    def _since_s(self, number: int) -> float | None:
+        return self._traffic_s if rates_change(self._plan) and number >= self._warmup else None
+
+    def _refuse_waiting(self) -> None:
+        """Raises BadInput where background traffic waits for a link that sends nothing as the iteration ends: it would
+        come in the next one."""
+        crossed = {index for flow in self._plan.background for index in route_of(self._state, flow)}
+        for one in reversed(self.placed):
+            if one.event.direction in crossed.intersection(self._state.held) and one.event.sends is False:
+                expected = "an outage that is over in the iteration that it begins in, beside background traffic"
+                raise BadInput.of(self._plan.network.name, "events", one.event.said, expected)
 
     def _end(self, number: int, trace: Trace | None, loads: Sequence[Load] | None) -> None:
         """A round that never ends has no prediction: what stood for it before stays, if there was anything."""
@@ -223,12 +266,14 @@ class _Training:
             now = event.on_network(now)
             pieces.append(Piece(seconds, now))
         network = replace(self._state, later=tuple(pieces))
+        streams = streams_on(self._plan, network, self._since_s(number))
         links, changes = link_costs(network), link_changes(network)
         loads = [
-            load._replace(problem=replace(load.problem, links=links, changes=changes), slots_s=slots_s)
+            load._replace(problem=replace(load.problem, links=links, changes=changes, streams=streams), slots_s=slots_s)
             for load, slots_s in zip(self._segment.loads, self._segment.slots(number), strict=True)
         ]
         trace = simulate_jobs(loads)
         trace.actions["iteration"] = trace.messages["iteration"] = number
         self.traces[number], self.loads[number] = trace, loads
         self.ends_s, self._predicted = float(trace.makespans().max()), network
+        self._beside = self._beside_in(number)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import pairwise
 from typing import NamedTuple
 
 from testbed.errors import BadInput, naming_files
 from testbed.full_scale import similitude
 from testbed.full_scale.similitude import LEAST_RATE_BPS, MOST_RATE_BPS, Scales
+from testbed.plan.background import most_bps
 from testbed.plan.framing import LARGEST_GSO, MTU
 from testbed.plan.network_state import NetworkState, planned
-from testbed.plan.plan import Plan
+from testbed.plan.plan import Background, Plan
 from testbed.plan.routes import datacenters_of
 from testbed.plan.timeline import LinkEvent
 from testbed.schedule.registry import FAMILIES, check_choice
@@ -88,6 +90,8 @@ def _wrong(plan: Plan, at: Scales | None) -> Iterator[_Wrong]:
             yield _Wrong(field, seed, f"0 to {_MOST_SEED}")
     for number, event in enumerate(plan.events):
         yield from _wrong_event(event, f"events.{number}") if isinstance(event, LinkEvent) else ()
+    for number, flow in enumerate(plan.background):
+        yield from _wrong_flow(flow, f"background.{number}")
     for number, case in enumerate(plan.cases):
         if not (case.label.strip() and case.label.isprintable() and len(case.label) <= _MOST_LABEL):
             yield _Wrong(f"cases.{number}.label", case.label, f"a label of 1 to {_MOST_LABEL} printable characters")
@@ -112,6 +116,21 @@ def _wrong_event(event: LinkEvent, field: str) -> Iterator[_Wrong]:
         yield _Wrong(f"{field}.loss", event.loss, "0 to 1")
     if event.jitter_s is not None and not 0 <= event.jitter_s <= MOST_DELAY_S:
         yield _Wrong(f"{field}.jitter_s", event.jitter_s, f"0 to {MOST_DELAY_S:g} s")
+
+
+def _wrong_flow(flow: Background, field: str) -> Iterator[_Wrong]:
+    rates = {"rate_bps": flow.rate_bps}
+    rates |= {f"changes.{number}.rate_bps": change.rate_bps for number, change in enumerate(flow.changes)}
+    for name, rate_bps in rates.items():
+        if not 0 <= rate_bps <= MOST_RATE_BPS:
+            yield _Wrong(f"{field}.{name}", rate_bps, f"0 to {MOST_RATE_BPS:g} bit/s")
+    if most_bps(flow) == 0:
+        yield _Wrong(f"{field}.rate_bps", flow.rate_bps, "more than 0 bit/s, at some time")
+    times_s = [0.0, *(change.at_s for change in flow.changes)]
+    for number, (before_s, at_s) in enumerate(pairwise(times_s)):
+        if not before_s < at_s <= MOST_SECONDS:
+            expected = f"more than {before_s:g} s, and {MOST_SECONDS:g} s at most"
+            yield _Wrong(f"{field}.changes.{number}.at_s", at_s, expected)
 
 
 def _wrong_costs(plan: Plan) -> Iterator[_Wrong]:

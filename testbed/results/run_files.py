@@ -130,7 +130,7 @@ class RunFiles:
             predicted, measured = (self.parts(label, source) for source in ("predicted", "measured"))
             training, rows = predict_training(plan, case), {job: self.rows(label, job) for job in measured}
             loads = training.loads[min(training.loads)]  # a case that goes on from another has none of the first round
-            changes = training.loads_of if training.events else None
+            changes = training.loads_of if training.events or training.traffic_s else None
             warmed = {job: [row.iteration for row in mine if row.warmup] for job, mine in rows.items()}
             if plan.rounds == "free":
                 begins_s = [np.array([row.begin_s for row in mine]) for mine in rows.values()]

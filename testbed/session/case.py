@@ -68,8 +68,12 @@ class RunningController(Protocol):
 class BackgroundTraffic(Protocol):
     """What is on a lab's network beside the jobs."""
 
-    def begin(self, start_s: float) -> None:
-        """An iteration begins at this instant of the monotonic clock."""
+    def begin(self, start_s: float, since_s: float | None) -> None:
+        """Jobs begin at this instant of the monotonic clock, and the time of the traffic has come so far; None: it has
+        the rates that it has first."""
+
+    def pause(self) -> None:
+        """Send no more; nothing is on its way when this returns."""
 
 
 @dataclass(frozen=True)
@@ -347,14 +351,20 @@ class _UnderWay:
             late_s, name = deadline.seconds / 2, part.jobs[job].job.name
             running.reporter.note(f"iteration {number} of {name} is still under way after {show_time(late_s)}")
 
+        def begins(start_s: float) -> None:
+            if running.background is not None:
+                running.background.begin(start_s, 0.0)
+
         margin_s = start_margin_s(self.plan, part.case)
-        free = FreeIterations(running.loop.of(list(tasks)), list(tasks.values()), deadline, margin_s, halfway)
+        free = FreeIterations(running.loop.of(list(tasks)), list(tasks.values()), deadline, margin_s, halfway, begins)
         running.network.begin()
         for ended in WitnessedIterations(free, list(tasks), running.witness, running.reporter.note):
             self._note(ended)
             job = next(job for job in part.jobs if job.number in ended.records)
             what = "warming up" if job.rows[-1].warmup else "measured"
             step.advance(f"training {part.case.label}: {job.job.name} {show_time(job.rows[-1].makespan_s)}, {what}")
+        if running.background is not None:
+            running.background.pause()
         iterations = {job.number: len(job.rounds) for job in part.jobs}
         counted = running.network.end(self.plan, part.case, iterations)
         running.results.add_links(part.case.label, counted.links)
@@ -375,6 +385,8 @@ class _UnderWay:
                 going.swap(_swaps(parts[index - 1], part))
             running.network.begin()
             for ended in _explained(going, player):
+                if running.background is not None:
+                    running.background.pause()
                 self._note(ended)
                 number = len(self.ended) - 1
                 what = "measured" if number in part.phase.measured else "warming up"
@@ -409,7 +421,8 @@ class _UnderWay:
         if player is not None:
             player.announce(number, start_s)
         if self.running.background is not None:
-            self.running.background.begin(start_s)
+            training = next(part.training for part in self.parts if number in part.phase.rounds)
+            self.running.background.begin(start_s, training.traffic_s.get(number))
 
     def _rounds(self, deadline: Deadline, announce: Callable[[int, float], None]) -> WitnessedRounds | RecoveringRounds:
         running, recovery = self.running, self.plan.recovery

@@ -58,14 +58,16 @@ class FreeIterations:
         deadline: Deadline,
         margin_s: float,
         halfway: Callable[[int, int], None],
+        begins: Callable[[float], None] = lambda start_s: None,
     ) -> None:
         """`deadline` is for each iteration of each job; the first ones are announced `margin_s` ahead. `halfway` is
-        told of an iteration that is under way when half of that is over: the job's place, and its number.
+        told of an iteration that is under way when half of that is over: the job's place, and its number; `begins` of
+        the instant of the monotonic clock that is the common start.
 
         Every task has a job of `loop`, in its order.
         """
         self._loop, self._tasks, self._deadline, self._margin_s = loop, tasks, deadline, margin_s
-        self._halfway, self._timers = halfway, Timers()
+        self._halfway, self._begins, self._timers = halfway, begins, Timers()
         self._left: dict[Connection, tuple[int, int]] = {}
 
     def __iter__(self) -> Iterator[EndedIteration]:
@@ -73,6 +75,7 @@ class FreeIterations:
         self._loop.ask(prepare, self._deadline, "prepare")
         begin_s = time.monotonic_ns() * 1e-9 + self._margin_s
         jobs = [_JobAtWork(task, begin_s + task.start_s) for task in self._tasks]
+        self._begins(begin_s)
         for number, job in enumerate(jobs):
             self._go(number, job)
         while self._left:

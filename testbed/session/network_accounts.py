@@ -10,6 +10,7 @@ from testbed.lab.background_senders import BackgroundSenders
 from testbed.lab.counters import LOSS_SIGNS
 from testbed.lab.lab import Lab
 from testbed.lab.shaping import LinkCounters
+from testbed.plan.background import route_of
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import PlannedTraffic, planned_traffic
@@ -58,7 +59,7 @@ class LabAccounts:
     """Those of a lab."""
 
     def __init__(self, lab: Lab, background: BackgroundSenders | None = None) -> None:
-        """What `background` sends ends with a case, and counts as planned."""
+        """What `background` has sent by the end of a case counts as planned."""
         self._lab, self._background = lab, background
         self._before = self._marked = _LabCounts((), {})
         self._left_out: list[_LabCounts] = []
@@ -80,15 +81,16 @@ class LabAccounts:
 
     def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
         """See NetworkAccounts."""
-        sent = () if self._background is None else self._background.pause()
         counted = self._counts().since(self._before)
         for part in self._left_out:
             counted = counted.since(part)
         links = counted.links
         planned = _of_all(plan, case, iterations)
-        for route, size in sent:
-            for index in route:
-                planned[index] = planned[index]._replace(wire_bytes=planned[index].wire_bytes + size)
+        if self._background is not None:
+            network = network_at(plan, case)
+            for flow, size in zip(plan.background, self._background.sent_bytes(), strict=True):
+                for index in route_of(network, flow):
+                    planned[index] = planned[index]._replace(wire_bytes=planned[index].wire_bytes + size)
         rows = [link_row(row, carried) for row, carried in zip(links, planned, strict=True)]
         tcp = counted.tcp
         evidence = NetworkEvidence(

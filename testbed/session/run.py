@@ -20,7 +20,7 @@ from testbed.plan.routes import routes_of_nodes
 from testbed.plan.timeline import LinkEvent
 from testbed.planning import file, left_out
 from testbed.planning.prediction import RangesByLabel, ranges_of_plan
-from testbed.planning.resolve import require_trainable, with_clock
+from testbed.planning.resolve import require_trainable, with_clock, with_shaper
 from testbed.progress import Reporter
 from testbed.results.directory import ResultsWriter
 from testbed.results.provenance import environment
@@ -85,6 +85,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     # what a guest was handed may not say so: the clock is the machine's
     plan = with_clock(plan, replace(plan.clock, name=options.machine.get("clock", plan.clock.name)))
     require_trainable(plan)
+    plan = with_shaper(plan, options.shaper)
     results = ResultsWriter(options.directory, [job.name for job in plan.jobs])
     file.write(plan, options.directory / file.NAME)
     ranges = ranges_of_plan(plan)

@@ -21,7 +21,7 @@ from testbed.spec.document import (
     read_yaml,
     validate,
 )
-from testbed.spec.event_text import EventText, check_names, read_event
+from testbed.spec.event_text import MOST_SECONDS, EventText, check_names, read_event
 from testbed.spec.quantity import bits_per_second, metres, seconds, size_bytes
 from testbed.units import FIBRE_SECONDS_PER_METRE, show_time
 
@@ -30,7 +30,7 @@ MAX_NODES_PER_DATACENTER = 100
 MOST_RATE_BPS = 1e15
 """Of a link or network card at full scale; what a lab can have is checked when the plan is made."""
 
-MAX_EVENTS = 1000
+MAX_EVENTS, MAX_BACKGROUND = 1000, 10_000
 EVENT_WORDS = "an event as `link NAME rate 60 % at iteration 4`"
 
 MAX_LINKS = 5000
@@ -217,6 +217,19 @@ class RouteSpec(StrictModel):
     via: tuple[Name, ...] = Field(min_length=1, description="names of links, in order")
 
 
+class BackgroundSpec(StrictModel):
+    """What one datacenter sends another one beside the jobs, from a time on until a later row of the same two."""
+
+    source: Name = Field(alias="from", description="the datacenter that sends")
+    target: Name = Field(alias="to", description="the datacenter that receives, over the default route")
+    rate: Annotated[float, bits_per_second(0, MOST_RATE_BPS)] = Field(
+        description="on the wire, headers included; 0 bit/s: it pauses"
+    )
+    at: Annotated[float, seconds(0, MOST_SECONDS)] = Field(
+        default=0.0, description="while jobs train, since the first iteration that counts has begun"
+    )
+
+
 class Topology(StrictModel):
     """Datacenters and links. Order matters: contiguous placement fills datacenters as they are listed."""
 
@@ -229,6 +242,12 @@ class Topology(StrictModel):
     routes: tuple[RouteSpec, ...] = Field(default=(), description="default: the least delay between every pair")
     events: tuple[Annotated[str, Matching("((link|datacenter) .*|.*rank .*) at .*", EVENT_WORDS)], ...] = Field(
         default=(), max_length=MAX_EVENTS, description="what happens to links and ranks while jobs train, a line each"
+    )
+    background: tuple[BackgroundSpec, ...] = Field(
+        default=(), max_length=MAX_BACKGROUND, description="traffic beside the jobs, as real datagrams in a run"
+    )
+    background_file: str | None = Field(
+        default=None, description="more of it, in a CSV file with the columns from,to,rate, maybe at"
     )
 
     @model_validator(mode="after")

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from in_process import run_testbed
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, RunFailed
 from testbed.lab.metrics import Metrics
+from testbed.lab.shaping import TimedChange
+from testbed.lab.shaping.change_clock import ChangeClock
+from testbed.model.network import LinkChanges, idle, occupy
 from testbed.model.replay import on_the_way_s
 from testbed.plan.framing import MTU
 from testbed.plan.plan import Plan
@@ -23,7 +28,7 @@ from testbed.plan.timeline import LinkEvent, Moment
 from testbed.planning import file
 from testbed.planning.left_out import warnings
 from testbed.planning.prediction import predict_training, predicted_rows, ranges_of_plan
-from testbed.planning.resolve import make_plan
+from testbed.planning.resolve import make_plan, with_shaper
 from testbed.planning.schedules import choose, make, with_selected
 from testbed.session import deadlines
 from testbed.spec import load_topology, load_workload
@@ -132,12 +137,60 @@ def test_the_command_says_what_is_wrong(words: list[str], expected: str) -> None
     assert re.search(expected, done.stderr), done.stderr
 
 
-def test_netem_is_refused_before_anything_starts() -> None:
-    event = f"link {link()} rate 40 % at iteration 1"
+def test_an_outage_under_netem_is_refused_before_anything_starts() -> None:
+    event = f"link {link()} down for 40 ms at iteration 1"
     words = ("run", "two-dc-longhaul", "tiny-gpt-pp4", "--clock", "virtual", "--schedule", "1f1b", "--event", event)
     done = run_testbed(*words, "--shaper", "netem", COLUMNS="500")
     assert done.returncode == 2, done.stderr
-    assert "--shaper: shaper: got 'netem', expected relay, or another" in done.stderr
+    assert f"--shaper: shaper: got 'netem', expected relay for {event}: netem has nothing that keeps" in done.stderr
+
+
+def test_a_plan_says_by_its_shaper_whom_a_change_is_for() -> None:
+    plan = planned("link NORTH rate 40 % at iteration 1")
+    netem, relay = with_shaper(plan, "netem"), with_shaper(plan, "relay")
+    assert (netem.changes_for, relay.changes_for, with_shaper(netem, "auto").changes_for) == ("comers", *["unsent"] * 2)
+    assert file.from_json(file.to_json(netem), "plan.json") == netem
+    assert "changes_for" not in file.to_json(relay)
+    assert with_shaper(replace(plan, events=()), "netem").changes_for == "unsent", "nothing happens"
+
+
+def test_what_waits_keeps_the_time_that_it_came_with() -> None:
+    """Two messages of 100 bytes at 10 bytes a second; while the first is sent, the link becomes twice as slow and 5 s
+    shorter, and a third comes."""
+    ints, floats = np.array, np.array
+    changes = LinkChanges(ints([0, 1]), floats([5.0]), floats([2.0]), floats([0.2]))
+    for stamped, expected in ((True, [17.0, 27.0, 47.0]), (False, [17.0, 37.0, 57.0])):
+        none = np.zeros(0, np.int64)
+        wires = idle(floats([7.0]), floats([0.1]), changes, stamped, ints([0, 0]), none, none)
+        out = []
+        for came in (0.0, 0.0, 6.0):
+            occupy(wires, 0, 100.0, came, came)
+            out.append(float(wires.out_s[0]))
+        assert out == expected
+
+
+def test_changes_are_played_in_order_of_time_and_a_refused_one_is_an_error() -> None:
+    played: list[float] = []
+
+    def play(one: TimedChange) -> None:
+        if one.rate_bps == 0:
+            raise RunFailed("refused")
+        played.append(one.at_s)
+
+    now = time.monotonic()
+    late, soon, over = now + 0.06, now + 0.02, now - 1.0
+    clock = ChangeClock(play)
+    clock.schedule([TimedChange(late, 0, 1e-3), TimedChange(soon, 0, 2e-3)])
+    clock.schedule([TimedChange(over, 1, 3e-3)])
+    assert len(clock.happened()) >= 1
+    time.sleep(max(0.0, late - time.monotonic()))
+    happened = clock.happened()
+    assert played == [over, soon, late]
+    assert all(instant >= late or instant >= soon for instant in happened)
+    clock.schedule([TimedChange(now, 0, rate_bps=0.0)])
+    with pytest.raises(RunFailed, match="a link could not be changed: refused"):
+        clock.happened()
+    clock.close()
 
 
 def test_predict_shows_the_iterations_around_an_event() -> None:

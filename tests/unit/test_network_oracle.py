@@ -31,6 +31,11 @@ def test_with_times_that_are_any_numbers() -> None:
     assert len(changing) > 15, "links that change are among them"
 
 
+def test_half_of_the_links_that_change_stamp_what_comes() -> None:
+    stamped = [c for c in range(1, 50, 2) if lower(network_oracle.drawn(c, real=True))[0].stamped]
+    assert len(stamped) > 10
+
+
 def test_links_that_change_compiled() -> None:
     wrong = {c: found for c in range(51, 90, 2) if (found := network_oracle.differences(c, real=True, compiled=True))}
     assert not wrong
@@ -50,7 +55,7 @@ def test_acknowledgements_come_first_at_one_instant_over_several_links_too() -> 
 def one_link() -> LinkOccupancy:
     """With a queue for one row of acknowledgements; a byte takes a second."""
     ints = np.array
-    return idle(ints([0.0]), ints([1.0]), steady(1), ints([0, 1]), ints([0]), ints([1]))
+    return idle(ints([0.0]), ints([1.0]), steady(1), False, ints([0, 1]), ints([0]), ints([1]))
 
 
 def free_after(*looks: float) -> float:

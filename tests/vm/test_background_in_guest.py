@@ -1,4 +1,4 @@
-"""Traffic beside a job under the virtual clock: real datagrams, as predicted under both shapers, counted as planned."""
+"""Traffic beside jobs under the virtual clock: real datagrams, as predicted under both shapers, counted as planned."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from one_boot import MARKS, Asked, Measured, planned
 
 from testbed.planning.prediction import iteration_times
 from testbed.results.run_files import RunFiles
+from testbed.trace.predictions import predicted_times_s
 
 pytestmark = MARKS
 
@@ -34,13 +35,39 @@ iterations: 2
 warmup: 1
 """
 TRAFFIC = "from,to,rate\na,b,131 Mbit/s\nb,a,143 Mbit/s\n"
+LONGER = """
+name: longer
+datacenters: {a: {nodes: 2}, b: {nodes: 2}, c: {nodes: 2}}
+links:
+  - {between: [a, b], delay: 3.1 ms, rate: 170 Mbit/s}
+  - {between: [b, c], delay: 7.7 ms, forward: {rate: 130 Mbit/s}, reverse: {rate: 210 Mbit/s}}
+background:
+  - {from: c, to: a, rate: 71 Mbit/s}
+  - {from: a, to: c, rate: 23 Mbit/s}
+  - {from: a, to: c, rate: 0 bit/s, at: 211 ms}
+  - {from: a, to: c, rate: 109 Mbit/s, at: 317 ms}
+"""
+EVENTS = "link b--c rate 116 Mbit/s at iteration 1 + 37 ms", "link a--b down for 13 ms at iteration 0 + 21 ms"
+NAMES = "netem", "relay, events", "two jobs, freely"
 
 
 def asked(place: Path) -> dict[str, Asked]:
-    for name, text in (("net.yaml", TOPOLOGY), ("job.yaml", JOB), ("traffic.csv", TRAFFIC)):
+    files = ("net.yaml", TOPOLOGY), ("job.yaml", JOB), ("traffic.csv", TRAFFIC), ("longer.yaml", LONGER)
+    for name, text in files:
         (place / name).write_text(text)
     plan = planned(place, place / "net.yaml", place / "job.yaml", "--background", place / "traffic.csv")
-    return {f"beside, {shaper}": Asked(plan, shaper) for shaper in ("netem", "relay")}
+    found = {f"beside, {shaper}": Asked(plan, shaper) for shaper in ("netem", "relay")}
+    over = [place / "longer.yaml", place / "job.yaml"]
+    longer = ["--iterations", "4", "--schedule", "1f1b"]
+    a_to_c = [*longer, "--set", "placement=[a/0, c/0]"]
+    happens = [word for text in EVENTS for word in ("--event", text)]
+    (place / "other.yaml").write_text(JOB.replace("name: job", "name: other").replace("9 ms", "7 ms"))
+    plans = {
+        NAMES[0]: planned(place, *over, *a_to_c),
+        NAMES[1]: planned(place, *over, *a_to_c, *happens),
+        NAMES[2]: planned(place, *over, place / "other.yaml", *longer, "--rounds", "free"),
+    }
+    return found | {name: Asked(one, "relay" if name == NAMES[1] else "netem") for name, one in plans.items()}
 
 
 @pytest.mark.parametrize("shaper", ["netem", "relay"])
@@ -57,3 +84,22 @@ def test_iterations_are_as_predicted_and_counters_have_all_datagrams(
         assert direction.counted_bytes == pytest.approx(direction.planned_bytes, rel=0.01)
         # of all three iterations, at least as long as predicted
         assert direction.planned_bytes > 3 * flow.rate_bps / 8 * row["predicted_s"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_over_several_links_with_rates_that_change(name: str, measured: Mapping[str, Measured]) -> None:
+    _, document, out, _ = measured[name]
+    files = RunFiles(out)
+    for number, row in enumerate(document["schedules"]):
+        assert row["trusted"], row["reasons"]
+        rows = [each for each in files.rows(row["label"], number) if not each.warmup]
+        expected_s = predicted_times_s(
+            files.parts(row["label"], "predicted")[number], [each.iteration for each in rows]
+        )
+        if name == NAMES[2]:
+            assert abs(row["error"]) <= 5e-4
+            continue
+        assert len({round(time_s, 7) for time_s in expected_s.tolist()}) > 1, "iterations differ"
+        assert [each.makespan_s for each in rows] == pytest.approx(expected_s.tolist(), rel=5e-4)
+    for direction in files.traffic(document["schedules"][0]["label"]):
+        assert direction.counted_bytes == pytest.approx(direction.planned_bytes, rel=0.01)

@@ -62,7 +62,21 @@ def asked(place: Path) -> dict[str, Asked]:
     named = ("--set", "topology.events=[link south rate 50 % at iteration 1 + 150 ms]")
     beside = planned(place, *files, *named, "--iterations", "9")
     shaper = injected_changes.shaper_of(beside, [UNNAMED], place / "shaper.py", "relay")
-    return {"changing": Asked(planned(place, *files), "relay"), "unnamed": Asked(beside, shaper)}
+    netem = planned(place, *files, "--set", f"topology.events={list(UNDER_NETEM)}", "--set", "message=510 kB")
+    return {
+        "changing": Asked(planned(place, *files), "relay"),
+        "unnamed": Asked(beside, shaper),
+        "netem": Asked(netem, "netem"),
+        "the same, relay": Asked(netem, "relay"),
+    }
+
+
+UNDER_NETEM = (
+    "link north rate 40 % at iteration 1 + 150 ms",
+    "link south oslo -> warsaw delay 20 ms at iteration 1 + 180 ms",
+    "link north delay 1.3 ms at iteration 3 + 93 ms",
+    "link south rate 190 % at iteration 3 + 121 ms",
+)
 
 
 def test_every_iteration_takes_what_is_predicted_of_it(measured: Mapping[str, Measured]) -> None:
@@ -72,6 +86,21 @@ def test_every_iteration_takes_what_is_predicted_of_it(measured: Mapping[str, Me
     found = iterations_of("changing", out, "zb-h1")
     assert len({one.predicted_s for one in found}) == 5, "no two are alike"
     assert max(one.missed for one in found) <= LIMITS["virtual"], found
+
+
+def test_netem_changes_links_for_what_comes_later(measured: Mapping[str, Measured]) -> None:
+    _, document, out, _ = measured["netem"]
+    (row,) = document["schedules"]
+    assert row["trusted"], row["reasons"]
+    assert document["shaper"] == "netem"
+    found, relayed = (iterations_of(name, measured[name].out, "zb-h1") for name in ("netem", "the same, relay"))
+    assert max(one.missed for one in [*found, *relayed]) <= LIMITS["virtual"], found
+    assert any(abs(a.measured_s / b.measured_s - 1) > 1e-3 for a, b in zip(found, relayed, strict=True))
+    counted = RunFiles(out).network("zb-h1")
+    assert (counted.drops, counted.retransmits, counted.other) == (0, 0, {})
+    events = pd.read_parquet(out / "link_events.parquet")
+    assert np.abs(events["happened_s"] - events["at_s"]).max() < 1e-6
+    assert RunFiles(out).plan.changes_for == "comers"
 
 
 def test_nothing_is_lost_and_what_happened_is_kept(measured: Mapping[str, Measured]) -> None:

@@ -139,8 +139,8 @@ class TimedChange:
 
 @runtime_checkable
 class TimedShaper(Shaper, Protocol):
-    """One that changes directions by itself when their time has come: all bytes that are not sent yet go otherwise,
-    what is sent comes out as it would have, and nothing is lost or overtaken."""
+    """One that changes directions by itself when their time has come, and nothing is lost or overtaken: all bytes that
+    are not sent yet go otherwise, and what is sent comes out as it would have; under netem, packets that come later."""
 
     def schedule(self, changes: Sequence[TimedChange]) -> None:
         """Have these happen, beside those that are still to come."""
@@ -165,10 +165,7 @@ RELAY = "relay"
 
 def require_timed(name: str, shaper: object) -> None:
     """Raises BadInput where a shaper of this name cannot change links as they are timed to."""
-    expected = (
-        "relay, or another testbed.lab.shaping.TimedShaper, for events of links: netem gives a packet its time as it "
-        "comes, and nothing can change that while it waits"
-    )
+    expected = "relay, netem or another testbed.lab.shaping.TimedShaper, for events of links"
     require(isinstance(shaper, TimedShaper), "--shaper", "shaper", name, expected)
 
 

@@ -17,7 +17,8 @@ from pyroute2.netlink.rtnl.tcmsg import sched_netem, tcmsg
 
 from testbed.errors import BadInput, MachineLacks, RunFailed
 from testbed.lab.netlink import Netlink
-from testbed.lab.shaping import CHANGEABLE, LinkCounters, ShapedDirection, ShapedLink, police, qdisc
+from testbed.lab.shaping import CHANGEABLE, LinkCounters, ShapedDirection, ShapedLink, TimedChange, police, qdisc
+from testbed.lab.shaping.change_clock import ChangeClock
 from testbed.lab.sizing import netem_limit
 from testbed.spec.topology import Direction
 from testbed.units import show_size
@@ -177,6 +178,7 @@ class NetemShaper:
 
     def __init__(self) -> None:
         self._directions: list[ShapedDirection] = []
+        self._clock = ChangeClock(self._play)
 
     @property
     def pid(self) -> int | None:
@@ -240,6 +242,20 @@ class NetemShaper:
         self._shape(new, qdisc.CHANGE)
         self._directions[place] = new
 
+    def schedule(self, changes: Sequence[TimedChange]) -> None:
+        """See TimedShaper: for packets that come after it. Raises RunFailed for a direction that is to send nothing."""
+        if any(one.sends is False for one in changes):
+            raise RunFailed("netem cannot keep what comes until a link sends again")
+        self._clock.schedule(changes)
+
+    def happened(self) -> list[float]:
+        """See TimedShaper. Raises RunFailed for one that the kernel has refused."""
+        return self._clock.happened()
+
+    def _play(self, one: TimedChange) -> None:
+        values = {name: getattr(one, name) for name in ("delay_s", "rate_bps", "loss", "jitter_s")}
+        self.change(one.direction, **{name: value for name, value in values.items() if value is not None})
+
     def describe(self) -> list[dict[str, Any]]:
         """See Shaper."""
         rows = []
@@ -255,6 +271,7 @@ class NetemShaper:
 
     def close(self) -> None:
         """See Shaper. The interfaces go with their namespaces."""
+        self._clock.close()
 
 
 def _send(netlink: Netlink, index: int, want: NetemParameters, seed: int, flags: int) -> None:
