@@ -15,12 +15,13 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
+from testbed.adaptation.adaptable_job import AdaptableJob, planned_belief
+from testbed.adaptation.candidates import Candidate, Prospect
 from testbed.adaptation.estimates import CONFIRMING, Belief, Estimator, Learnt
-from testbed.adaptation.prospects import AdaptableJob, Prospect, Prospects, planned_belief
+from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next, turn_since
 from testbed.adaptation.sightings import Pair, Sighting
 from testbed.errors import BadInput, TestbedError
-from testbed.pipeline.ir import Row, Schedule
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
 from testbed.spec import yaml_tree
 from testbed.spec.plugin_options import checked_options
@@ -88,7 +89,7 @@ class _SkiRental:
     since_swap: int = 0
     doubted: int = 0
     """Iterations whose loss is counted once it is known what they were under."""
-    lost_s: dict[tuple[Row, ...], float] = field(default_factory=dict)
+    lost_s: dict[Candidate, float] = field(default_factory=dict)
     """By not running a candidate, since it was last no better."""
 
     def __call__(self, outlook: Outlook) -> Prospect | None:
@@ -98,36 +99,36 @@ class _SkiRental:
             return None
         iterations, self.doubted = 1 + self.doubted, 0
         expected_s = expected(outlook)
-        running_s = expected_s[outlook.running.schedule.rows]
+        running_s = expected_s[outlook.running.candidate]
         self.lost_s = {
-            rows: max(0.0, self.lost_s.get(rows, 0.0) + iterations * (running_s - candidate_s))
-            for rows, candidate_s in expected_s.items()
+            candidate: max(0.0, self.lost_s.get(candidate, 0.0) + iterations * (running_s - candidate_s))
+            for candidate, candidate_s in expected_s.items()
         }
         if spans := ahead(outlook.phases):  # whose swaps are paid for: no dwell has to hold them back
-            return self._foresees(outlook, best_next(spans, outlook.running.schedule.rows, outlook.swap_s))
+            return self._foresees(outlook, best_next(spans, outlook.running.candidate, outlook.swap_s))
         if self.since_swap < self.dwell:
             return None
         able = [
             each
             for each in outlook.prospects
-            if (gain_s := running_s - expected_s[each.schedule.rows]) > self.worth * running_s
-            and max(self.lost_s[each.schedule.rows], self.lasts * gain_s) >= outlook.swap_s
+            if (gain_s := running_s - expected_s[each.candidate]) > self.worth * running_s
+            and max(self.lost_s[each.candidate], self.lasts * gain_s) >= outlook.swap_s
         ]
         if not able:
             return None
         self.since_swap, self.lost_s = 0, {}
-        return min(able, key=lambda each: expected_s[each.schedule.rows])
+        return min(able, key=lambda each: expected_s[each.candidate])
 
-    def _foresees(self, outlook: Outlook, rows: tuple[Row, ...]) -> Prospect | None:
+    def _foresees(self, outlook: Outlook, best: Candidate) -> Prospect | None:
         """What is best over all that is known to be ahead is begun at once, maybe just before it is needed."""
-        if rows == outlook.running.schedule.rows:
+        if best == outlook.running.candidate:
             return None
         self.since_swap, self.lost_s = 0, {}
-        return next(each for each in outlook.prospects if each.schedule.rows == rows)
+        return next(each for each in outlook.prospects if each.candidate == best)
 
 
-def expected(outlook: Outlook) -> Mapping[tuple[Row, ...], float]:
-    """What an iteration is to be expected to take with each candidate, by its rows.
+def expected(outlook: Outlook) -> Mapping[Candidate, float]:
+    """What an iteration is to be expected to take with each candidate.
 
     As predicted for now, since what has changed mostly stays so. Where it has come back to what it was, it may go on
     to come and go: if a swap for every turn, an iteration late, costs more than one schedule for all of them, it is the
@@ -140,7 +141,7 @@ def expected(outlook: Outlook) -> Mapping[tuple[Row, ...], float]:
     typical = max(1, round(sum(phase.iterations for phase in others) / len(others)))
     turn[-1] = BelievedPhase(max(typical, turn[-1].iterations), now)
     length = sum(phase.iterations for phase in turn)
-    mean = {rows: sum(phase.iterations * phase.predicted_s[rows] for phase in turn) / length for rows in now}
+    mean = {each: sum(phase.iterations * phase.predicted_s[each] for phase in turn) / length for each in now}
     follow_s = 0.0
     for before, phase in zip([turn[-1], *turn], turn, strict=False):
         best, late = (min(one.predicted_s, key=one.predicted_s.__getitem__) for one in (phase, before))
@@ -279,18 +280,19 @@ class Adapting:
         phases = [BelievedPhase(each.iterations, self._prospects.times(each.belief)) for each in self._believed]
         asked = iteration, self.running, prospects, self._swap_s, belief, doubts, seen.iteration_s, phases
         chosen = self._decide(Outlook(*asked))
-        if chosen is not None and chosen.schedule.rows == self.running.schedule.rows:
+        if chosen is not None and chosen.candidate == self.running.candidate:
             chosen = None
         stays_s, self.running = self.running.predicted_s, chosen or self.running
         return Step(learnt, belief, chosen, stays_s, self.running.predicted_s)
 
     @property
-    def candidates(self) -> list[Schedule]:
+    def candidates(self) -> list[Prospect]:
         """All that it may swap to."""
         return self._prospects.every
 
     def _learn(self, seen: Sighting) -> Learnt:
         """What messages would take by themselves depends on what is believed: once more where that has changed."""
+        seen = self._prospects.as_planned(seen, self.running)
         before, taken = deepcopy(self._estimator), self._alone()
         learnt = self._estimator.learn(seen.by_themselves(taken))
         if not learnt.changes:

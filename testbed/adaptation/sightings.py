@@ -73,6 +73,18 @@ class Sighting(NamedTuple):
         }
         return self._replace(crossings=crossings)
 
+    def of_other_microbatches(self, larger: float, longer: float) -> Sighting:
+        """As it would be of microbatches of so many times the samples, whose messages have so many times the bytes."""
+        crossings, slots = {}, {}
+        for pair, each in self.crossings.items():
+            size = longer * each.message_bytes
+            told = min(size, each.message_bytes) > PROBE_BYTES
+            rest = (size - PROBE_BYTES) / (each.message_bytes - PROBE_BYTES) if told else 1.0
+            crossings[pair] = Crossing(each.probe_s, each.probe_s + rest * (each.message_s - each.probe_s), size)
+        for which, times in self.slots.items():
+            slots[which] = ActionTimes(larger * times.mean_s, larger * times.deviation_s, times.actions)
+        return self._replace(crossings=crossings, slots=slots)
+
 
 def sighting(trace: Trace, ranks: PlacedRanks, probes_s: Mapping[Pair, float]) -> Sighting:
     """What the times of an iteration of the job with these ranks say."""

@@ -50,6 +50,7 @@ def adapt(
     iterations: _Total = 60,
     schedule: options.Schedules = None,
     begin: _Begin = None,
+    microbatches: options.Microbatches = None,
     controller: _Controller = "ski-rental",
     swap_cost: _Cost = "20 ms",
     slot_noise: _Variation = 0.0,
@@ -63,10 +64,11 @@ def adapt(
 
     Every iteration is the event model's. The controller sees the times of the job's own messages and actions, nothing
     else; it may swap between the schedules of the workload, or those of --schedule, each made anew for what it
-    believes. Beside it train a job that never adapts and an oracle that knows all events before they happen.
+    believes, and cut its batch into other numbers of microbatches. Beside it train a job that never adapts and an
+    oracle that knows all events before they happen.
     """
     from testbed.adaptation import controller as controllers
-    from testbed.adaptation.prospects import adaptable_job, planned_belief
+    from testbed.adaptation.adaptable_job import adaptable_job, planned_belief
     from testbed.adaptation.rehearsal import SlotVariation, rehearse
     from testbed.adaptation.rehearsal_changes import change
     from testbed.adaptation.rehearsal_picture import draw
@@ -79,7 +81,7 @@ def adapt(
     swap_s = options.quantity("--swap-cost", swap_cost, TIME, "a time")
     chosen = controllers.choose(controller)
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    job = adaptable_job(plan, choose(plan, schedule or []))
+    job = adaptable_job(plan, choose(plan, schedule or []), microbatches or ())
     changes = [change(text, plan) for text in events or []]
     variation = SlotVariation(slot_noise / 100, seed)
     with Terminal(quiet=quiet).step("rehearsing", iterations) as step:
@@ -88,7 +90,7 @@ def adapt(
         )
     heading, planned = f"{plan.jobs[0].name} on {plan.network.name}, {chosen.label}", planned_belief(job)
     with output(picture, "--picture") as partial:
-        draw(found, planned, max(job.problems[0].message_bytes, default=0.0), partial, heading)
+        draw(found, planned, max(job.planned.message_bytes, default=0.0), partial, heading)
     if as_json:
         facts = {"topology": plan.network.name, "workload": plan.jobs[0].workload.name, "controller": chosen.label}
         options.emit({**facts, **_document(found, planned), "picture": str(picture)})

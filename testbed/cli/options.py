@@ -264,6 +264,14 @@ Adapt = Annotated[
         "the job's own times: ski-rental, never or FILE.py:NAME; options as in ski-rental,dwell=5.",
     ),
 ]
+Microbatches = Annotated[
+    list[int] | None,
+    typer.Option(
+        metavar="N",
+        help="The job that adapts may also cut its batch into so many microbatches: as many samples in all, slots and "
+        "messages grow with those of each (repeatable).",
+    ),
+]
 Checkpoint = Annotated[
     str | None,
     typer.Option(

@@ -11,19 +11,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.adaptation.adaptable_job import adaptable_job, planned_belief
 from testbed.adaptation.adapting_plan import OPTION
+from testbed.adaptation.candidates import Prospect, Setting
 from testbed.adaptation.controller import Adapting, Step, choose
 from testbed.adaptation.estimates import Belief, named
 from testbed.adaptation.oracle import best_sequence
-from testbed.adaptation.prospects import adaptable_job, planned_belief
 from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting, with_wire_bytes
 from testbed.errors import RunFailed
-from testbed.pipeline.ir import Schedule
 from testbed.plan.plan import JobSchedule, Plan
 from testbed.plan.timeline import LinkEvent
 from testbed.planning.drawn_iterations import phase_of, rank_changes
 from testbed.planning.prediction import parts_of, predict_training
-from testbed.spec.choice import ScheduleChoice
+from testbed.spec.choice import with_ending
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace
 
@@ -42,14 +42,15 @@ class AdaptingLab:
         """Raises BadInput for a plan that no controller can adapt."""
         assert plan.adaptation is not None
         asked = plan.adaptation
-        self._job, self._network = adaptable_job(plan, asked.choices), network
+        self._job, self._network = adaptable_job(plan, asked.choices, asked.microbatches), network
         controller, begins = choose(asked.controller, option=OPTION, content=asked.content), plan.cases[0].jobs[0]
         self._adapting = Adapting(self._job, controller.begin(), asked.swap_s, begins.choice.label)
-        self._stages, self._begun = begins.stage_to_rank, self._adapting.running.schedule
+        self._begun = self._adapting.running
         self._plan, self._asked = plan, asked
-        self._message_bytes = max(self._job.problems[0].message_bytes)
-        self._predicted = self._training(begins.choice, self._begun)
-        self._never_s = self._times_s(self._predicted).tolist()
+        self._message_bytes = max(self._job.planned.message_bytes)
+        self._predicted: dict[Setting, Trace] = {self._begun.setting: self._training(self._begun)}
+        """By setting, what is predicted with the first candidate that had it: messages are the same with every one."""
+        self._never_s = self._times_s(self._predicted[self._begun.setting]).tolist()
         self._planned_s = self._believed_s(planned_belief(self._job))
         self._happens = _happenings(plan)
         self._rows: list[dict[str, Any]] = []
@@ -64,25 +65,31 @@ class AdaptingLab:
     def after(self, iteration: int, ended: Trace, *, over: bool) -> JobSchedule | None:
         """See session.case.RunningController."""
         probes_s = self._probes_s()
-        runs = self._adapting.running.label
-        seen = sighting(with_wire_bytes(ended, self._predicted), self._job.ranks, probes_s)
+        running = self._adapting.running
+        if running.setting not in self._predicted:
+            self._predicted[running.setting] = self._training(running)
+        seen = sighting(with_wire_bytes(ended, self._predicted[running.setting]), self._job.ranks, probes_s)
         step = self._adapting.after(iteration - 1, seen)
         step = step._replace(swapped_to=None, expected_s=step.stays_s) if over else step
-        self._keep(iteration - 1, runs, float(ended.makespans()[0]), probes_s, step)
+        self._keep(iteration - 1, running.label, float(ended.makespans()[0]), probes_s, step)
         if step.swapped_to is None:
             return None
-        label, rows = step.swapped_to.label, step.swapped_to.schedule.rows
-        choice = next(choice for choice in self._job.choices if choice.label == label)
-        return JobSchedule(choice.model_copy(update={"label": f"{label} of {iteration}"}), self._stages, rows, None)
+        return self._scheduled(step.swapped_to, with_ending(step.swapped_to.label, f" of {iteration}"))
 
     def goes_on(self, iteration: int, idle_s: float) -> None:
         """See session.case.RunningController."""
         self._rows[iteration - 1]["idle_s"] = idle_s
 
-    def _training(self, choice: ScheduleChoice, schedule: Schedule) -> Trace:
-        """What is predicted with a schedule and the plan's events."""
+    def _scheduled(self, prospect: Prospect, label: str) -> JobSchedule:
+        """What the job does in a case with a candidate, which the plan calls so."""
+        recipe = self._job.labelled(prospect.label)
+        bare = self._job.scheduled(recipe.choice.model_copy(update={"label": label}), prospect.setting)
+        return replace(bare, rows=prospect.schedule.rows)
+
+    def _training(self, runs: Prospect) -> Trace:
+        """What is predicted with a candidate and the plan's events."""
         case = self._plan.cases[0]
-        running = replace(case, jobs=(JobSchedule(choice, self._stages, schedule.rows, None),))
+        running = replace(case, jobs=(self._scheduled(runs, runs.label),))
         (part,) = parts_of(self._plan, running, predict_training(self._plan, running).trace)
         return part
 
@@ -96,11 +103,10 @@ class AdaptingLab:
         """
         if not self._rows:
             return []
-        every = {schedule.rows: schedule for schedule in (self._begun, *self._adapting.candidates)}.values()
-        choices = {choice.label: choice for choice in self._job.choices}
-        trained = [self._training(choices[schedule.name], schedule) for schedule in every]
+        every = {each.candidate: each for each in (self._begun, *self._adapting.candidates)}.values()
+        trained = [self._training(each) for each in every]
         seconds = np.array([self._times_s(each)[: len(self._rows)] for each in trained]).T
-        names = [schedule.name for schedule in every]
+        names = [each.label for each in every]
         chosen = best_sequence(seconds, self._asked.swap_s)
         return [
             {
@@ -114,7 +120,7 @@ class AdaptingLab:
     def _probes_s(self) -> dict[Pair, float]:
         """A link that is down says nothing."""
         found = {}
-        problem = self._job.problems[0]
+        problem = self._job.planned
         for pair, ends in self._job.pairs(problem).items():
             try:
                 found[pair] = self._network.probe_s(*self._job.nodes_of(problem, ends), int(PROBE_BYTES))

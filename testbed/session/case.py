@@ -22,6 +22,7 @@ from testbed.pipeline.memory import RankBytes
 from testbed.plan.costs import schedule_of
 from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.events import Phase, at_work, own_phase, phases, trained
+from testbed.plan.microbatches import cuts_of
 from testbed.plan.plan import Case, Job, JobSchedule, Plan
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_training, training_of
@@ -423,7 +424,8 @@ class _UnderWay:
         self, deadline: Deadline, announce: Callable[[int, float], None], resumed: Resumed | None
     ) -> WitnessedRounds:
         running, late_s = self.running, deadline.seconds / 2
-        margin_s = max(start_margin_s(self.plan, part.case) for part in self.parts)
+        cases = [cut for part in self.parts for cut in cuts_of(self.plan, part.case)]
+        margin_s = max(start_margin_s(self.plan, case) for case in cases)
 
         def noted(number: int) -> list[TimedAction]:
             line = f"iteration {number} is still under way after {show_time(late_s)}; it has to end within {deadline}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from testbed.adaptation.candidates import Candidate, Setting
 from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next
 from testbed.pipeline.ir import parse_action
 
-A, B = ((parse_action("0F0"),),), ((parse_action("0F1"),),)  # rows of two schedules; nothing here looks into them
+A, B = (Candidate(Setting(1), ((parse_action(text),),)) for text in ("0F0", "0F1"))  # nothing here looks into them
 
 
 def planned(iterations: int) -> BelievedPhase:

@@ -16,8 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import adaptation
 
 from testbed.adaptation import controller
+from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
+from testbed.adaptation.candidates import Prospect, Setting
 from testbed.adaptation.controller import Outlook, expected, ski_rental
-from testbed.adaptation.prospects import AdaptableJob, Prospect, adaptable_job, planned_belief
 from testbed.adaptation.recurrence import BelievedPhase
 from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, World, rehearse, spans_of_who_sees
 from testbed.adaptation.rehearsal_changes import Change, change
@@ -221,7 +222,7 @@ def test_the_schedule_to_begin_with_can_be_chosen(plain: AdaptableJob) -> None:
 
 
 def test_slots_are_drawn_by_seed_and_the_same_for_every_schedule(plain: AdaptableJob) -> None:
-    problem = plain.problems[0]
+    problem = plain.planned
     one, same, other = (SlotVariation(0.1, seed).slots_s(problem, 3) for seed in (1, 1, 2))
     assert one is not None
     assert same is not None
@@ -234,7 +235,7 @@ def test_slots_are_drawn_by_seed_and_the_same_for_every_schedule(plain: Adaptabl
 
 def test_what_really_happens_is_what_the_event_says(plain: AdaptableJob) -> None:
     world = World(plain, changes_of(plain, f"link {LINK} delay 40 ms at 1 to 2", "rank 2 slower x2 at 1"), AS_PACED)
-    before, during, after = (world.problem(world.state(iteration)) for iteration in (0, 1, 2))
+    before, during, after = (world.problem(world.state(iteration), plain.recipes[0].setting) for iteration in (0, 1, 2))
     assert [problem.links[0].delay_s for problem in (before, during, after)] == [0.0102, 0.04, 0.0102]
     assert during.forward_s == (0.02, 0.02, 0.04, 0.02)
     assert world.state(2) == world.state(3) != world.state(1)
@@ -245,8 +246,8 @@ def test_what_really_happens_is_what_the_event_says(plain: AdaptableJob) -> None
 
 def test_drawn_timelines_are_those_of_their_seed() -> None:
     one, same, other = (adaptation.drawn(number, 1) for number in (3, 3, 4))
-    assert (one.name, one.events, one.subject.problems) == (same.name, same.events, same.subject.problems)
-    assert one.subject.problems != other.subject.problems
+    assert (one.name, one.events, one.subject.recipes) == (same.name, same.events, same.subject.recipes)
+    assert one.subject.recipes != other.subject.recipes
 
 
 def test_the_benchmark_judges_what_stays_changed() -> None:
@@ -263,7 +264,9 @@ def test_the_benchmark_judges_what_stays_changed() -> None:
 def prospects(*seconds: float) -> list[Prospect]:
     """With so many microbatches each, so that all have other rows; the fastest first."""
     made = [
-        Prospect(f"s{n}", Schedule(f"s{n}", (tuple(Action(0, Kind.F, m) for m in range(n)),), (0,), n), each)
+        Prospect(
+            f"s{n}", Setting(1), Schedule(f"s{n}", (tuple(Action(0, Kind.F, m) for m in range(n)),), (0,), n), each
+        )
         for n, each in enumerate(seconds, 1)
     ]
     return sorted(made, key=lambda each: each.predicted_s)
@@ -272,7 +275,7 @@ def prospects(*seconds: float) -> list[Prospect]:
 def outlook(running: float, *others: float, swap_s: float = 1.0, doubts: bool = False) -> Outlook:
     every = prospects(running, *others)
     mine = next(each for each in every if each.label == "s1")
-    times = {each.schedule.rows: each.predicted_s for each in every}
+    times = {each.candidate: each.predicted_s for each in every}
     nothing: Any = None
     return Outlook(0, mine, every, swap_s, nothing, doubts, running, [BelievedPhase(5, times)])
 
@@ -316,7 +319,7 @@ def test_it_keeps_a_schedule_for_a_while() -> None:
 
 
 def phases_of(*lengths_and_times: tuple[int, tuple[float, float]]) -> Outlook:
-    one, other = (each.schedule.rows for each in prospects(1.0, 2.0))
+    one, other = (each.candidate for each in prospects(1.0, 2.0))
     made = [BelievedPhase(count, {one: a, other: b}) for count, (a, b) in lengths_and_times]
     return outlook(1.0, 2.0)._replace(phases=made)
 
