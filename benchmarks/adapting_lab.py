@@ -30,6 +30,8 @@ LIMIT_S = 1800.0
 SCHEDULES = ("crosspipe-greedy", "1f1b", "zb-h1", "gpipe")
 LINK = "link paris--warsaw"
 REPLICAS, TENSOR = "replicas, delay x 6", "tensor ranks, rate / 8"
+CUT, CUT_REPLICAS = "microbatches, delay x 6", "microbatches and replicas, rate / 8"
+ROUTES, COMES_BACK = "routes, rate of one / 5", "routes, rate / 5, then the other's delay x 5"
 TIMELINES: dict[str, tuple[str, ...]] = {
     "nothing": (),
     "delay x 6": (f"{LINK} delay 60 ms at iteration 5",),
@@ -41,9 +43,32 @@ TIMELINES: dict[str, tuple[str, ...]] = {
     ),
     REPLICAS: (f"{LINK} delay 60 ms at iteration 5",),
     TENSOR: (f"{LINK} rate 125 Mbit/s at iteration 5",),
+    CUT: (f"{LINK} delay 60 ms at iteration 8",),
+    CUT_REPLICAS: (f"{LINK} rate 125 Mbit/s at iteration 8",),
+    ROUTES: ("link north rate 200 Mbit/s at iteration 5",),
+    COMES_BACK: (
+        "link north rate 200 Mbit/s at iteration 5",
+        "link north rate 1 Gbit/s at iteration 10",
+        "link south delay 70 ms at iteration 15",
+    ),
 }
 HALF = ("parallelism.pipeline=2", "microbatches=6", "memory=6")
-SETTINGS = {REPLICAS: (*HALF, "parallelism.data=2"), TENSOR: (*HALF, "parallelism.tensor=2")}
+SETTINGS = {
+    REPLICAS: (*HALF, "parallelism.data=2"),
+    TENSOR: (*HALF, "parallelism.tensor=2"),
+    CUT_REPLICAS: (*HALF, "parallelism.data=2"),
+}
+CUTS, TWO = ("--microbatches", "16", "--microbatches", "4"), ("--routes", "2")
+MORE = {CUT: CUTS, CUT_REPLICAS: ("--microbatches", "12"), ROUTES: TWO, COMES_BACK: (*TWO, *CUTS)}
+"""What else a job may change beside its schedule."""
+TWO_LINKS = """
+name: two-links
+description: Two datacenters with two links between them
+datacenters: {paris: {nodes: 2}, warsaw: {nodes: 2}}
+links:
+  - {name: north, between: [paris, warsaw], delay: 10.2 ms, rate: 1 Gbit/s}
+  - {name: south, between: [warsaw, paris], delay: 14 ms, rate: 1 Gbit/s}
+"""
 
 
 class AdaptedRun(NamedTuple):
@@ -80,7 +105,15 @@ class AdaptedRun(NamedTuple):
 
 def adapted(name: str, iterations: int, out: Path) -> AdaptedRun:
     """Train through a timeline."""
-    words = ["run", "two-dc-longhaul", "tiny-gpt-pp4", "--clock", "virtual", "--adapt", "ski-rental"]
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as other:
+        other.write(TWO_LINKS)
+        other.flush()
+        topology = other.name if name in (ROUTES, COMES_BACK) else "two-dc-longhaul"
+        return _adapted(name, topology, iterations, out)
+
+
+def _adapted(name: str, topology: str, iterations: int, out: Path) -> AdaptedRun:
+    words = ["run", topology, "tiny-gpt-pp4", "--clock", "virtual", "--adapt", "ski-rental", *MORE.get(name, ())]
     words += ["--iterations", str(iterations), *(word for label in SCHEDULES for word in ("--schedule", label))]
     words += [word for setting in SETTINGS.get(name, ()) for word in ("--set", setting)]
     words += [word for text in TIMELINES[name] for word in ("--event", text)]

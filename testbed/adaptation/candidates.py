@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from testbed.adaptation.sightings import Path
 from testbed.pipeline.ir import Row, Schedule
 
 
@@ -12,6 +13,8 @@ class Setting(NamedTuple):
 
     microbatches: int
     """Into how many each pipeline's batch is cut; of as many samples in all."""
+    paths: tuple[Path, ...]
+    """One for every two datacenters that its pipelines' messages go between, each way."""
 
 
 class Candidate(NamedTuple):

@@ -20,7 +20,8 @@ from testbed.adaptation.candidates import Candidate, Prospect
 from testbed.adaptation.estimates import CONFIRMING, Belief, Estimator, Learnt
 from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next, turn_since
-from testbed.adaptation.sightings import Pair, Sighting
+from testbed.adaptation.sightings import Path as Crossed
+from testbed.adaptation.sightings import Sighting
 from testbed.errors import BadInput, TestbedError
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
 from testbed.spec import yaml_tree
@@ -260,16 +261,16 @@ class Adapting:
         Raises DoesNotFit where no choice has room, BadInput where the one to begin with has none.
         """
         self._prospects, self._decide, self._swap_s = Prospects(subject), decide, swap_s
-        self._estimator = Estimator(planned_belief(subject))
-        self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
-        planned = self._estimator.belief
+        planned = planned_belief(subject)
         best = self._prospects.to_begin_with(planned)
         begun = best if running is None else self._prospects.labelled(running, planned)
         if begun is None:
             fitting = self._prospects.made_for(planned)
             expected = f"a schedule that fits ({', '.join(each.label for each in fitting)})"
             raise BadInput.of("--begin", "schedule", running, expected)
-        self.running = begun
+        self.running, self._estimator = begun, Estimator(planned)
+        self._estimator.use(begun.setting.paths)
+        self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
 
     def after(self, iteration: int, seen: Sighting) -> Step:
         """Take an iteration that has ended; `running` is then what the next one has to run."""
@@ -283,6 +284,7 @@ class Adapting:
         if chosen is not None and chosen.candidate == self.running.candidate:
             chosen = None
         stays_s, self.running = self.running.predicted_s, chosen or self.running
+        self._estimator.use(self.running.setting.paths)
         return Step(learnt, belief, chosen, stays_s, self.running.predicted_s)
 
     @property
@@ -301,7 +303,7 @@ class Adapting:
         before.reread({pair: alone[pair] / share for pair, share in taken.items() if share})
         return before.learn(seen.by_themselves(alone))
 
-    def _alone(self) -> Mapping[Pair, float]:
+    def _alone(self) -> Mapping[Crossed, float]:
         return self._prospects.alone(self._estimator.belief, self.running)
 
     def _remember(self, belief: Belief, doubts: bool, changed: bool) -> None:

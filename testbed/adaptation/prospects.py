@@ -10,7 +10,7 @@ from testbed.adaptation.adaptable_job import AdaptableJob, PipelineEnds
 from testbed.adaptation.believed_problem import believed
 from testbed.adaptation.candidates import Candidate, Prospect
 from testbed.adaptation.estimates import Belief, PathEstimate, between, exactly
-from testbed.adaptation.sightings import PROBE_BYTES, Crossing, Pair, Sighting, sighting
+from testbed.adaptation.sightings import PROBE_BYTES, Crossing, Path, Sighting, sighting
 from testbed.errors import DoesNotFit
 from testbed.model.simulate import makespan, simulate
 from testbed.pipeline.ir import Schedule
@@ -43,7 +43,7 @@ class Prospects:
         self._latest: dict[str, Candidate] = {}
         """By label of its recipe, the one that was made last."""
         self._times: dict[tuple[object, ...], _Times] = {}
-        self._alone: dict[tuple[object, ...], dict[Pair, float]] = {}
+        self._alone: dict[tuple[object, ...], dict[Path, float]] = {}
 
     def under(self, belief: Belief) -> list[Prospect]:
         """All of them, the fastest first. Raises DoesNotFit where no choice has room."""
@@ -112,7 +112,7 @@ class Prospects:
         larger = planned.n_microbatches / mine.n_microbatches
         return seen.of_other_microbatches(1 / larger, max(planned.message_bytes) / max(mine.message_bytes))
 
-    def alone(self, belief: Belief, running: Prospect) -> dict[Pair, float]:
+    def alone(self, belief: Belief, running: Prospect) -> dict[Path, float]:
         """Of what even the fastest message between two datacenters takes longer than a probe, the share that it would
         take by itself, if that is so: where a link is full, every message waits for another one.
         """
@@ -121,19 +121,20 @@ class Prospects:
             self.times(belief)
             problem = self._times[belief.key].problems[self._kept[running.candidate].recipe]
             receives = self._subject.plan.jobs[0].workload.receives
-            probes_s = {pair: path.crossing_s(PROBE_BYTES) for pair, path in belief.paths.items()}
+            probes_s = {path: belief.paths[path].crossing_s(PROBE_BYTES) for path in running.setting.paths}
+            ends = self._subject.pairs(problem)
             trace = simulate(problem, running.schedule, receives=receives)
             seen = sighting(trace, self._subject.ranks, probes_s).crossings
             self._alone = {
                 key: {
-                    pair: _share(_alone_s(problem, ends, seen[pair].message_bytes), seen[pair])
-                    for pair, ends in self._subject.pairs(problem).items()
+                    path: _share(_alone_s(problem, ends[path.pair], seen[path].message_bytes), seen[path])
+                    for path in running.setting.paths
                 }
             }
         return self._alone[key]
 
     def _problems(self, belief: Belief) -> list[Problem]:
-        return [believed(self._subject, recipe.problem, belief) for recipe in self._subject.recipes]
+        return [believed(self._subject, recipe, belief) for recipe in self._subject.recipes]
 
     def _make(self, beliefs: Sequence[Belief]) -> None:
         reasons = []
@@ -173,8 +174,8 @@ def _share(alone_s: float, seen: Crossing) -> float:
 def _slower(belief: Belief) -> Belief:
     """With links that are half as good: on the way there a job finds what to begin with that bears a change."""
     paths = {
-        pair: PathEstimate(exactly(2 * path.delay_s.value), exactly(path.rate_bps.value / 2))
-        for pair, path in belief.paths.items()
+        which: PathEstimate(exactly(2 * path.delay_s.value), exactly(path.rate_bps.value / 2))
+        for which, path in belief.paths.items()
     }
     return replace(belief, paths=paths)
 

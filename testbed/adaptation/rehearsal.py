@@ -18,7 +18,7 @@ from testbed.adaptation.candidates import Candidate, Prospect, Setting
 from testbed.adaptation.controller import Adapting, ControllerChoice, Step
 from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.rehearsal_changes import Change, Truth, real_problem, truth_at
-from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting
+from testbed.adaptation.sightings import PROBE_BYTES, Path, sighting
 from testbed.errors import DoesNotFit
 from testbed.model.lower import Load
 from testbed.model.simulate import makespan, simulate_jobs
@@ -105,12 +105,13 @@ class World:
         """What it takes."""
         return float(self.trace(runs, iteration).makespans()[0])
 
-    def probes_s(self, iteration: int, setting: Setting) -> dict[Pair, float]:
+    def probes_s(self, iteration: int, setting: Setting) -> dict[Path, float]:
         """What one packet takes between datacenters while nothing else is on its way."""
         problem = self.problem(self.state(iteration), setting)
+        routes = {pair: ends.route(problem) for pair, ends in self.subject.pairs(problem).items()}
         return {
-            pair: crossing_s([problem.links[index] for index in ends.route(problem)], PROBE_BYTES) + problem.handover_s
-            for pair, ends in self.subject.pairs(problem).items()
+            path: crossing_s([problem.links[index] for index in routes[path.pair]], PROBE_BYTES) + problem.handover_s
+            for path in setting.paths
         }
 
     def typical_s(self, runs: Prospect, state: int) -> float:

@@ -51,6 +51,7 @@ def adapt(
     schedule: options.Schedules = None,
     begin: _Begin = None,
     microbatches: options.Microbatches = None,
+    routes: options.OtherRoutes = None,
     controller: _Controller = "ski-rental",
     swap_cost: _Cost = "20 ms",
     slot_noise: _Variation = 0.0,
@@ -64,8 +65,8 @@ def adapt(
 
     Every iteration is the event model's. The controller sees the times of the job's own messages and actions, nothing
     else; it may swap between the schedules of the workload, or those of --schedule, each made anew for what it
-    believes, and cut its batch into other numbers of microbatches. Beside it train a job that never adapts and an
-    oracle that knows all events before they happen.
+    believes, cut its batch into other numbers of microbatches, and take other routes. Beside it train a job that never
+    adapts and an oracle that knows all events before they happen.
     """
     from testbed.adaptation import controller as controllers
     from testbed.adaptation.adaptable_job import adaptable_job, planned_belief
@@ -81,7 +82,7 @@ def adapt(
     swap_s = options.quantity("--swap-cost", swap_cost, TIME, "a time")
     chosen = controllers.choose(controller)
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    job = adaptable_job(plan, choose(plan, schedule or []), microbatches or ())
+    job = adaptable_job(plan, choose(plan, schedule or []), microbatches or (), routes or 1)
     changes = [change(text, plan) for text in events or []]
     variation = SlotVariation(slot_noise / 100, seed)
     with Terminal(quiet=quiet).step("rehearsing", iterations) as step:
@@ -151,11 +152,11 @@ def _changed(belief: Belief, before: Belief) -> list[str]:
     from testbed.units import show_rate, show_time
 
     lines = []
-    for pair, path in belief.paths.items():
-        if path != before.paths[pair]:
+    for which, path in belief.paths.items():
+        if path != before.paths[which]:
             rate = path.rate_bps
             rates = _interval(rate, show_rate) if math.isfinite(rate.value) else "any rate"
-            lines.append(f"{named(pair)}: {_interval(path.delay_s, show_time)}, {rates}")
+            lines.append(f"{named(which)}: {_interval(path.delay_s, show_time)}, {rates}")
     for rank in sorted({which[0] for which in belief.slots}):
         slots = {which[1]: slot for which, slot in belief.slots.items() if which[0] == rank}
         if any(slot != before.slots[rank, kind] for kind, slot in slots.items()):
@@ -212,10 +213,11 @@ def _estimates(belief: Belief, before: Belief) -> list[dict[str, Any]]:
     from testbed.units import finite
 
     found: list[dict[str, Any]] = []
-    for (source, target), path in belief.paths.items():
-        if path != before.paths[source, target]:
+    for which, path in belief.paths.items():
+        if path != before.paths[which]:
+            ends = {"source": which.source, "target": which.target} | ({"over": which.over} if which.over else {})
             delay, rate = list(path.delay_s), [finite(value) for value in path.rate_bps]
-            found.append({"source": source, "target": target, "delay_s": delay, "rate_bps": rate})
+            found.append(ends | {"delay_s": delay, "rate_bps": rate})
     for (rank, kind), slot in belief.slots.items():
         if slot != before.slots[rank, kind]:
             found.append({"rank": rank, "kind": str(kind), "slot_s": list(slot)})

@@ -272,6 +272,16 @@ Microbatches = Annotated[
         "messages grow with those of each (repeatable).",
     ),
 ]
+OtherRoutes = Annotated[
+    int | None,
+    typer.Option(
+        "--routes",
+        min=1,
+        max=64,
+        metavar="N",
+        help="The job that adapts may also send over the N routes of least delay between two datacenters.",
+    ),
+]
 Checkpoint = Annotated[
     str | None,
     typer.Option(

@@ -270,6 +270,8 @@ class Adaptation:
     """What it takes a swap to cost."""
     microbatches: tuple[int, ...] = ()
     """Numbers of them, beside the workload's own, that it may cut a pipeline's batch into."""
+    routes: int = 1
+    """Between two datacenters; 1: the one that the plan has."""
     content: str | None = None
     """Of a controller in a file, what the file holds; None of one that is registered."""
 

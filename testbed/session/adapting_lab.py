@@ -17,12 +17,13 @@ from testbed.adaptation.candidates import Prospect, Setting
 from testbed.adaptation.controller import Adapting, Step, choose
 from testbed.adaptation.estimates import Belief, named
 from testbed.adaptation.oracle import best_sequence
-from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting, with_wire_bytes
+from testbed.adaptation.sightings import PROBE_BYTES, Path, sighting, with_wire_bytes
 from testbed.errors import RunFailed
-from testbed.plan.plan import JobSchedule, Plan
+from testbed.plan.plan import Case, JobSchedule, Plan
 from testbed.plan.timeline import LinkEvent
 from testbed.planning.drawn_iterations import phase_of, rank_changes
 from testbed.planning.prediction import parts_of, predict_training
+from testbed.session.case import GoesOn
 from testbed.spec.choice import with_ending
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace
@@ -42,7 +43,7 @@ class AdaptingLab:
         """Raises BadInput for a plan that no controller can adapt."""
         assert plan.adaptation is not None
         asked = plan.adaptation
-        self._job, self._network = adaptable_job(plan, asked.choices, asked.microbatches), network
+        self._job, self._network = adaptable_job(plan, asked.choices, asked.microbatches, asked.routes), network
         controller, begins = choose(asked.controller, option=OPTION, content=asked.content), plan.cases[0].jobs[0]
         self._adapting = Adapting(self._job, controller.begin(), asked.swap_s, begins.choice.label)
         self._begun = self._adapting.running
@@ -62,10 +63,19 @@ class AdaptingLab:
         asked = {"controller": self._asked.controller, "swap_s": self._asked.swap_s}
         return asked | {"planned_s": self._planned_s, "iterations": rows}
 
-    def after(self, iteration: int, ended: Trace, *, over: bool) -> JobSchedule | None:
+    @property
+    def cases(self) -> list[Case]:
         """See session.case.RunningController."""
-        probes_s = self._probes_s()
+        begins, job = self._plan.cases[0], self._job
+        return [
+            replace(begins, jobs=(job.scheduled(recipe.choice, setting),), routes=job.routes_in(setting))
+            for setting, recipe in job.settings.items()
+        ]
+
+    def after(self, iteration: int, ended: Trace, *, over: bool) -> GoesOn | None:
+        """See session.case.RunningController."""
         running = self._adapting.running
+        probes_s = self._probes_s(running.setting)
         if running.setting not in self._predicted:
             self._predicted[running.setting] = self._training(running)
         seen = sighting(with_wire_bytes(ended, self._predicted[running.setting]), self._job.ranks, probes_s)
@@ -74,7 +84,8 @@ class AdaptingLab:
         self._keep(iteration - 1, running.label, float(ended.makespans()[0]), probes_s, step)
         if step.swapped_to is None:
             return None
-        return self._scheduled(step.swapped_to, with_ending(step.swapped_to.label, f" of {iteration}"))
+        scheduled = self._scheduled(step.swapped_to, with_ending(step.swapped_to.label, f" of {iteration}"))
+        return GoesOn(scheduled, self._job.routes_in(step.swapped_to.setting))
 
     def goes_on(self, iteration: int, idle_s: float) -> None:
         """See session.case.RunningController."""
@@ -89,7 +100,8 @@ class AdaptingLab:
     def _training(self, runs: Prospect) -> Trace:
         """What is predicted with a candidate and the plan's events."""
         case = self._plan.cases[0]
-        running = replace(case, jobs=(self._scheduled(runs, runs.label),))
+        routes = self._job.routes_in(runs.setting)
+        running = replace(case, jobs=(self._scheduled(runs, runs.label),), routes=routes)
         (part,) = parts_of(self._plan, running, predict_training(self._plan, running).trace)
         return part
 
@@ -117,26 +129,27 @@ class AdaptingLab:
             for place, (before, which) in enumerate(pairwise([0, *chosen]))
         ]
 
-    def _probes_s(self) -> dict[Pair, float]:
-        """A link that is down says nothing."""
+    def _probes_s(self, setting: Setting) -> dict[Path, float]:
+        """Of the paths in use. A link that is down says nothing."""
         found = {}
         problem = self._job.planned
-        for pair, ends in self._job.pairs(problem).items():
+        ends = self._job.pairs(problem)
+        for path in setting.paths:
             try:
-                found[pair] = self._network.probe_s(*self._job.nodes_of(problem, ends), int(PROBE_BYTES))
+                found[path] = self._network.probe_s(*self._job.nodes_of(problem, ends[path.pair]), int(PROBE_BYTES))
             except RunFailed:
                 continue
         return found
 
     def _believed_s(self, belief: Belief) -> dict[str, float]:
         """What the longest message takes from one datacenter to another, and one action of each kind on a rank."""
-        found = {named(pair): path.crossing_s(self._message_bytes) for pair, path in belief.paths.items()}
+        found = {named(which): path.crossing_s(self._message_bytes) for which, path in belief.paths.items()}
         for (rank, _), slot in belief.slots.items():
             name = f"rank {rank}"
             found[name] = found.get(name, 0.0) + slot.value
         return found
 
-    def _keep(self, iteration: int, runs: str, iteration_s: float, probes_s: Mapping[Pair, float], step: Step) -> None:
+    def _keep(self, iteration: int, runs: str, iteration_s: float, probes_s: Mapping[Path, float], step: Step) -> None:
         belief = step.belief
         row = {
             "iteration": iteration,
@@ -144,13 +157,13 @@ class AdaptingLab:
             "happens": self._happens.get(iteration, []),
             "measured_s": iteration_s,
             "never_predicted_s": self._never_s[iteration],
-            "probes_s": {named(pair): seconds for pair, seconds in probes_s.items()},
+            "probes_s": {named(path): seconds for path, seconds in probes_s.items()},
             "alarms": step.learnt.alarms,
             "changes": step.learnt.changes,
-            "delay_s": {named(pair): path.delay_s.value for pair, path in belief.paths.items()},
+            "delay_s": {named(which): path.delay_s.value for which, path in belief.paths.items()},
             "rate_bps": {
-                named(pair): path.rate_bps.value if math.isfinite(path.rate_bps.value) else None
-                for pair, path in belief.paths.items()
+                named(which): path.rate_bps.value if math.isfinite(path.rate_bps.value) else None
+                for which, path in belief.paths.items()
             },
             "believed_s": self._believed_s(belief),
             "swapped_to": step.swapped_to and step.swapped_to.label,

@@ -22,8 +22,7 @@ from testbed.pipeline.memory import RankBytes
 from testbed.plan.costs import schedule_of
 from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.events import Phase, at_work, own_phase, phases, trained
-from testbed.plan.microbatches import cuts_of
-from testbed.plan.plan import Case, Job, JobSchedule, Plan
+from testbed.plan.plan import Case, Job, JobSchedule, Plan, Route
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_training, training_of
 from testbed.planning.ties import Range
@@ -48,6 +47,14 @@ from testbed.train.assignment import Fingerprint, TimedSchedule, TrainingTask, r
 from testbed.units import show_time
 
 
+class GoesOn(NamedTuple):
+    """With what a training goes on."""
+
+    schedule: JobSchedule
+    routes: tuple[Route, ...]
+    """One for every flow of the plan."""
+
+
 class RunningController(Protocol):
     """What decides, as iterations end, whether a training goes on with another schedule."""
 
@@ -55,7 +62,11 @@ class RunningController(Protocol):
     def document(self) -> Mapping[str, Any]:
         """What it saw, believed and decided, as comparison.json has it."""
 
-    def after(self, iteration: int, ended: Trace, *, over: bool) -> JobSchedule | None:
+    @property
+    def cases(self) -> Sequence[Case]:
+        """In which messages are those of every setting that it may go on with."""
+
+    def after(self, iteration: int, ended: Trace, *, over: bool) -> GoesOn | None:
         """What the only job goes on with, now that so many measured iterations are over; None: with what it has, as it
         is where the training is `over`.
 
@@ -424,7 +435,9 @@ class _UnderWay:
         self, deadline: Deadline, announce: Callable[[int, float], None], resumed: Resumed | None
     ) -> WitnessedRounds:
         running, late_s = self.running, deadline.seconds / 2
-        cases = [cut for part in self.parts for cut in cuts_of(self.plan, part.case)]
+        cases = [part.case for part in self.parts]
+        if self.running.adaptation is not None:
+            cases += self.running.adaptation.cases
         margin_s = max(start_margin_s(self.plan, case) for case in cases)
 
         def noted(number: int) -> list[TimedAction]:
@@ -453,7 +466,7 @@ class _UnderWay:
         chosen = self.running.adaptation.after(after, self.ended[-1].trace(job.number), over=over)
         if chosen is None:
             return False
-        self.plan, case = with_swap(replace(self.plan, adaptation=None), part.case, chosen, after)
+        self.plan, case = with_swap(replace(self.plan, adaptation=None), part.case, *chosen, after)
         schedule = schedule_of(self.plan, case, job=0)
         assert schedule is not None
         self.cases.append(case)
@@ -468,5 +481,5 @@ class _UnderWay:
             for job in added.jobs:
                 job.note(ended, added, added.phase)
         self.parts.append(added)
-        self.running.reporter.note(f"going on with {chosen.choice.label} after measured iteration {after}")
+        self.running.reporter.note(f"going on with {chosen.schedule.choice.label} after measured iteration {after}")
         return True

@@ -138,7 +138,7 @@ def test_other_microbatches_are_no_other_links_or_ranks(job: AdaptableJob) -> No
 def test_as_planned_every_number_is_believed_as_planned(job: AdaptableJob) -> None:
     assert {recipe.setting.microbatches for recipe in job.recipes} == {8, 16, 4}
     for recipe in job.recipes:
-        assert believed(job, recipe.problem, planned_belief(job)) == recipe.problem
+        assert believed(job, recipe, planned_belief(job)) == recipe.problem
         assert recipe.problem.n_microbatches == recipe.setting.microbatches
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path as File
 
 import pytest
 
@@ -15,16 +15,16 @@ from testbed.adaptation.estimates import Belief, Estimator, PathEstimate, exactl
 from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World
 from testbed.adaptation.rehearsal_changes import change
-from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Sighting, sighting
+from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Path, Sighting, sighting
 from testbed.errors import BadInput
 from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Kind
 from testbed.planning.resolve import load_plan
 from testbed.planning.schedules import choose
 
-ROOT = Path(__file__).parents[2]
+ROOT = File(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
-THERE, BACK = ("paris", "warsaw"), ("warsaw", "paris")
+THERE, BACK = Path("paris", "warsaw", (0,)), Path("warsaw", "paris", (1,))
 SIZE = 1e6
 
 
@@ -250,13 +250,13 @@ def test_what_is_believed_predicts_what_is_measured(job: AdaptableJob, event: st
 
 def test_the_planned_belief_is_the_planned_problem(job: AdaptableJob) -> None:
     for recipe in job.recipes:
-        assert believed(job, recipe.problem, planned_belief(job)) == recipe.problem
+        assert believed(job, recipe, planned_belief(job)) == recipe.problem
 
 
 def test_a_believed_path_stands_for_all_links_on_it(job: AdaptableJob) -> None:
     belief = planned_belief(job)
     slow = replace(belief, paths={**belief.paths, THERE: path(0.05, 1e8)})
-    problem = believed(job, job.planned, slow)
+    problem = believed(job, job.recipes[0], slow)
     assert problem.route_delay(1, 2) == 0.05
     assert problem.route_delay(2, 1) == 0.0102
     schedule = Prospects(job).under(belief)[0].schedule
@@ -315,7 +315,7 @@ def test_replicas_and_tensor_ranks_are_seen_by_their_place_in_the_pipeline() -> 
         assert slot.mean_s == pytest.approx(planned_s[rank, kind].value + 0.01 * (rank == 1))
 
 
-def test_several_jobs_are_refused(tmp_path: Path) -> None:
+def test_several_jobs_are_refused(tmp_path: File) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(PP4.read_text().replace("name: tiny-gpt-pp4", "name: other"))
     plan = load_plan(LONGHAUL, PP4, other, settings=["iterations=3"])

@@ -9,7 +9,7 @@ from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next
 from testbed.pipeline.ir import parse_action
 
-A, B = (Candidate(Setting(1), ((parse_action(text),),)) for text in ("0F0", "0F1"))  # nothing here looks into them
+A, B = (Candidate(Setting(1, ()), ((parse_action(text),),)) for text in ("0F0", "0F1"))  # nothing here looks into them
 
 
 def planned(iterations: int) -> BelievedPhase:

@@ -22,6 +22,7 @@ from testbed.adaptation.controller import Outlook, expected, ski_rental
 from testbed.adaptation.recurrence import BelievedPhase
 from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, World, rehearse, spans_of_who_sees
 from testbed.adaptation.rehearsal_changes import Change, change
+from testbed.adaptation.sightings import Path as Crossed
 from testbed.cli import app
 from testbed.errors import BadInput
 from testbed.pipeline.ir import Action, Kind, Schedule
@@ -49,6 +50,10 @@ RING: dict[str, Any] = {
 def job_of(*settings: str, topology: Path | dict[str, Any] = LONGHAUL) -> AdaptableJob:
     plan = load_plan(topology, PP4, settings=["memory=8", *settings])
     return adaptable_job(plan, choose(plan, SCHEDULES))
+
+
+def crossed(source: str, target: str, direction: int) -> Crossed:
+    return Crossed(source, target, (direction,))
 
 
 def changes_of(job: AdaptableJob, *events: str) -> list[Change]:
@@ -103,7 +108,7 @@ def test_a_lost_link_with_a_detour_is_a_longer_path_to_the_job() -> None:
     found = rehearsed(job, f"link direct lost at {AT}")
     assert found.share is not None
     assert found.share >= 0.9
-    path = found.rows[-1].step.belief.paths["a", "b"]
+    path = found.rows[-1].step.belief.paths[crossed("a", "b", 0)]
     assert path.delay_s.value == pytest.approx(0.04, rel=0.02)
 
 
@@ -112,7 +117,9 @@ def test_replicas_and_tensor_ranks_adapt_to_a_slower_link(axis: str) -> None:
     job = job_of("parallelism.pipeline=2", f"parallelism.{axis}=2", "microbatches=7")
     found = rehearsed(job, f"link {LINK} delay x4 at {AT}", begin="1f1b")
     assert found.noticed_after(AT) == 1
-    assert found.rows[-1].step.belief.paths["paris", "warsaw"].delay_s.value == pytest.approx(0.0408, rel=0.02)
+    assert found.rows[-1].step.belief.paths[crossed("paris", "warsaw", 0)].delay_s.value == pytest.approx(
+        0.0408, rel=0.02
+    )
     last = found.rows[-1]
     assert last.step.stays_s == pytest.approx(last.adapted_s, rel=0.01)
     assert found.gain_s > 0
@@ -132,7 +139,7 @@ def test_a_lost_link_without_a_detour_is_refused(plain: AdaptableJob) -> None:
 def test_what_is_over_is_noticed_too(plain: AdaptableJob) -> None:
     found = rehearsed(plain, f"link {LINK} delay x4 at {AT} to 25", iterations=50)
     assert [row.iteration for row in found.rows if row.step.learnt.alarms] == [AT, 25]
-    last = found.rows[-1].step.belief.paths["paris", "warsaw"]
+    last = found.rows[-1].step.belief.paths[crossed("paris", "warsaw", 0)]
     assert last.delay_s.value == pytest.approx(0.0102, rel=0.02)
 
 
@@ -261,12 +268,13 @@ def test_the_benchmark_judges_what_stays_changed() -> None:
 # --- the controller by itself ---------------------------------------------------------------------
 
 
+AS_IT_IS = Setting(1, ())
+
+
 def prospects(*seconds: float) -> list[Prospect]:
     """With so many microbatches each, so that all have other rows; the fastest first."""
     made = [
-        Prospect(
-            f"s{n}", Setting(1), Schedule(f"s{n}", (tuple(Action(0, Kind.F, m) for m in range(n)),), (0,), n), each
-        )
+        Prospect(f"s{n}", AS_IT_IS, Schedule(f"s{n}", (tuple(Action(0, Kind.F, m) for m in range(n)),), (0,), n), each)
         for n, each in enumerate(seconds, 1)
     ]
     return sorted(made, key=lambda each: each.predicted_s)
@@ -447,5 +455,5 @@ def test_the_command_for_machines(tmp_path: Path) -> None:
 
 def test_the_planned_belief_is_that_of_the_plan(plain: AdaptableJob) -> None:
     belief = planned_belief(plain)
-    assert belief.paths["paris", "warsaw"].delay_s.value == 0.0102
+    assert belief.paths[crossed("paris", "warsaw", 0)].delay_s.value == 0.0102
     assert belief.slots[3, Kind.B].value == pytest.approx(0.04)
