@@ -23,7 +23,7 @@ from harness import options
 from harness.options import ROOT
 from harness.record import Claim, Topic, each, finish
 
-from testbed.adaptation.adapting_plan import SWAP_S
+from testbed.cli.adaptation_tables import share_of_oracle, what_a_swap_took
 
 NEAR = 5e-4
 LIMIT_S = 1800.0
@@ -76,7 +76,13 @@ class AdaptedRun(NamedTuple):
 
     name: str
     rows: list[dict[str, Any]]
-    iterations: list[dict[str, Any]]
+    adaptation: dict[str, Any]
+
+    @property
+    def iterations(self) -> list[dict[str, Any]]:
+        """What was seen, believed and decided in each."""
+        found: list[dict[str, Any]] = self.adaptation["iterations"]
+        return found
 
     @property
     def swaps(self) -> int:
@@ -86,13 +92,9 @@ class AdaptedRun(NamedTuple):
     @property
     def share(self) -> float | None:
         """Of what an oracle would gain, as predicted, swaps paid for by both; None where that is less than 1 %."""
-        never_s, measured_s, oracle_s = (
-            sum(row[name] for row in self.iterations)
-            for name in ("never_predicted_s", "measured_s", "oracle_predicted_s")
-        )
-        known = sum(row["oracle_swaps"] for row in self.iterations)
-        most_s = never_s - oracle_s - known * SWAP_S
-        return (never_s - measured_s - self.swaps * SWAP_S) / most_s if most_s > 0.01 * never_s else None
+        gains = [row["never_predicted_s"] - row["oracle_predicted_s"] for row in self.iterations]
+        never_s = sum(row["never_predicted_s"] for row in self.iterations)
+        return share_of_oracle(self.adaptation) if sum(gains) > 0.01 * never_s else None
 
     @property
     def gain(self) -> float:
@@ -122,7 +124,7 @@ def _adapted(name: str, topology: str, iterations: int, out: Path) -> AdaptedRun
     if done.returncode not in (0, 5):
         raise RuntimeError(f"{name}: exit code {done.returncode}")
     document = json.loads((out / "comparison.json").read_text())
-    return AdaptedRun(name, document["schedules"], document["adaptation"]["iterations"])
+    return AdaptedRun(name, document["schedules"], document["adaptation"])
 
 
 def shown(share: float | None) -> str:
@@ -142,6 +144,8 @@ def main() -> int:
             print(
                 f"{name}: {run.swaps} swaps, gain {run.gain:+.2%}, share of an oracle's {shown(run.share)}", flush=True
             )
+            for line in what_a_swap_took(run.adaptation):
+                print(f"  {line}")
             for row in run.rows:
                 print(f"  {row['label']}: {row['error']:+.4%}, {'; '.join(row['reasons']) or 'trusted'}")
             found.append(run)

@@ -22,6 +22,7 @@ from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next, turn_since
 from testbed.adaptation.sightings import Path as Crossed
 from testbed.adaptation.sightings import Sighting
+from testbed.adaptation.swap_costs import SwapCosts
 from testbed.errors import BadInput, TestbedError
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
 from testbed.spec import yaml_tree
@@ -48,8 +49,8 @@ class Outlook(NamedTuple):
     running: Prospect
     prospects: Sequence[Prospect]
     """All candidates, the fastest first; the running one may be among them."""
-    swap_s: float
-    """What a swap costs."""
+    swap_costs: SwapCosts
+    """What swaps cost, by what they change."""
     belief: Belief
     doubts: bool
     """Whether something was seen that is not confirmed yet: predictions may be of what is no longer so."""
@@ -57,6 +58,10 @@ class Outlook(NamedTuple):
     """The iteration, as measured."""
     phases: Sequence[BelievedPhase]
     """What was believed lately, and now: the last one is not over yet. Iterations in doubt are those of the next."""
+
+    def swap_s(self, prospect: Prospect) -> float:
+        """What it costs to go on with another candidate than the one that runs."""
+        return self.swap_costs.between(self.running.setting, prospect.setting)
 
 
 Decide = Callable[[Outlook], Prospect | None]
@@ -106,14 +111,14 @@ class _SkiRental:
             for candidate, candidate_s in expected_s.items()
         }
         if spans := ahead(outlook.phases):  # whose swaps are paid for: no dwell has to hold them back
-            return self._foresees(outlook, best_next(spans, outlook.running.candidate, outlook.swap_s))
+            return self._foresees(outlook, best_next(spans, outlook.running.candidate, outlook.swap_costs))
         if self.since_swap < self.dwell:
             return None
         able = [
             each
             for each in outlook.prospects
             if (gain_s := running_s - expected_s[each.candidate]) > self.worth * running_s
-            and max(self.lost_s[each.candidate], self.lasts * gain_s) >= outlook.swap_s
+            and max(self.lost_s[each.candidate], self.lasts * gain_s) >= outlook.swap_s(each)
         ]
         if not able:
             return None
@@ -147,7 +152,8 @@ def expected(outlook: Outlook) -> Mapping[Candidate, float]:
     for before, phase in zip([turn[-1], *turn], turn, strict=False):
         best, late = (min(one.predicted_s, key=one.predicted_s.__getitem__) for one in (phase, before))
         late_s = phase.predicted_s[late] - phase.predicted_s[best]
-        follow_s += phase.iterations * phase.predicted_s[best] + late_s + outlook.swap_s
+        swap_s = outlook.swap_costs.between(late.setting, best.setting)
+        follow_s += phase.iterations * phase.predicted_s[best] + late_s + swap_s
     return mean if length * min(mean.values()) <= follow_s else now
 
 
@@ -256,11 +262,12 @@ class Adapting:
     """A job that adapts: it learns from every iteration, asks its controller, and has the schedule that runs."""
 
     def __init__(self, subject: AdaptableJob, decide: Decide, swap_s: float, running: str | None = None) -> None:
-        """Begins with what is fastest as planned, or with the choice labelled `running`.
+        """Begins with what is fastest as planned, or with the choice labelled `running`; swaps are taken to cost
+        `swap_s` until it is told what they took.
 
         Raises DoesNotFit where no choice has room, BadInput where the one to begin with has none.
         """
-        self._prospects, self._decide, self._swap_s = Prospects(subject), decide, swap_s
+        self._prospects, self._decide, self.swap_costs = Prospects(subject), decide, SwapCosts(swap_s)
         planned = planned_belief(subject)
         best = self._prospects.to_begin_with(planned)
         begun = best if running is None else self._prospects.labelled(running, planned)
@@ -279,7 +286,7 @@ class Adapting:
         self._remember(belief, doubts, bool(learnt.changes))
         self.running, prospects = self._prospects.beside(self.running, belief)
         phases = [BelievedPhase(each.iterations, self._prospects.times(each.belief)) for each in self._believed]
-        asked = iteration, self.running, prospects, self._swap_s, belief, doubts, seen.iteration_s, phases
+        asked = iteration, self.running, prospects, self.swap_costs, belief, doubts, seen.iteration_s, phases
         chosen = self._decide(Outlook(*asked))
         if chosen is not None and chosen.candidate == self.running.candidate:
             chosen = None

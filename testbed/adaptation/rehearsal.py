@@ -19,6 +19,7 @@ from testbed.adaptation.controller import Adapting, ControllerChoice, Step
 from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.rehearsal_changes import Change, Truth, real_problem, truth_at
 from testbed.adaptation.sightings import PROBE_BYTES, Path, sighting
+from testbed.adaptation.swap_costs import SwapCosts
 from testbed.errors import DoesNotFit
 from testbed.model.lower import Load
 from testbed.model.simulate import makespan, simulate_jobs
@@ -220,9 +221,9 @@ def rehearse(
     others = [*ran, *adapting.candidates]
     states = [world.state(iteration) for iteration in range(iterations)]
     able = _able(world, others, states)
-    knows = [first, *_oracle(world, able, _spans(states), swap_s)]
+    knows = [first, *_oracle(world, able, _spans(states), adapting.swap_costs)]
     begins, *goes_on = spans_of_who_sees(states)
-    late = [first] * (1 + len(begins)) + _oracle(world, able, goes_on, swap_s)
+    late = [first] * (1 + len(begins)) + _oracle(world, able, goes_on, adapting.swap_costs)
     rows = []
     for iteration, step in enumerate(steps):
         known, begun = knows[iteration + 1], ran[max(0, iteration - 1)]
@@ -277,7 +278,7 @@ def spans_of_who_sees(states: Sequence[int]) -> list[list[int]]:
     return spans
 
 
-def _oracle(world: World, able: Sequence[Prospect], spans: Sequence[Sequence[int]], swap_s: float) -> list[Prospect]:
+def _oracle(world: World, able: Sequence[Prospect], spans: Sequence[Sequence[int]], costs: SwapCosts) -> list[Prospect]:
     """Per iteration of these spans, the candidate of who knows what will happen.
 
     It begins with the first of `able`, may run each of them, and pays for swaps as everybody does.
@@ -285,7 +286,7 @@ def _oracle(world: World, able: Sequence[Prospect], spans: Sequence[Sequence[int
     run_s = [[sum(world.typical_s(each, state) for state in span) for each in able] for span in spans]
     if not spans:
         return []
-    which = best_sequence(np.array(run_s), swap_s)
+    which = best_sequence(np.array(run_s), costs.matrix([each.candidate for each in able]))
     return [able[number] for number, span in zip(which, spans, strict=True) for _ in span]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -18,6 +19,7 @@ from testbed.adaptation.controller import Adapting, Step, choose
 from testbed.adaptation.estimates import Belief, named
 from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.sightings import PROBE_BYTES, Path, sighting, with_wire_bytes
+from testbed.adaptation.swap_costs import kind_of
 from testbed.errors import RunFailed
 from testbed.plan.plan import Case, JobSchedule, Plan
 from testbed.plan.timeline import LinkEvent
@@ -60,8 +62,10 @@ class AdaptingLab:
     def document(self) -> dict[str, Any]:
         """`adaptation` in comparison.json."""
         rows = [row | known for row, known in zip(self._rows, self._oracle(), strict=True)]
+        costs = self._adapting.swap_costs
         asked = {"controller": self._asked.controller, "swap_s": self._asked.swap_s}
-        return asked | {"planned_s": self._planned_s, "iterations": rows}
+        believed = {kind: costs.believed_s(kind) for kind in costs.known}
+        return asked | {"swap_believed_s": believed, "planned_s": self._planned_s, "iterations": rows}
 
     @property
     def cases(self) -> list[Case]:
@@ -74,18 +78,26 @@ class AdaptingLab:
 
     def after(self, iteration: int, ended: Trace, *, over: bool) -> GoesOn | None:
         """See session.case.RunningController."""
-        running = self._adapting.running
+        running, begun_s = self._adapting.running, time.monotonic()
         probes_s = self._probes_s(running.setting)
+        probing_s = time.monotonic() - begun_s
         if running.setting not in self._predicted:
             self._predicted[running.setting] = self._training(running)
         seen = sighting(with_wire_bytes(ended, self._predicted[running.setting]), self._job.ranks, probes_s)
         step = self._adapting.after(iteration - 1, seen)
         step = step._replace(swapped_to=None, expected_s=step.stays_s) if over else step
-        self._keep(iteration - 1, running.label, float(ended.makespans()[0]), probes_s, step)
+        self._keep(iteration - 1, running, float(ended.makespans()[0]), probes_s, step)
+        self._rows[-1]["probing_s"] = probing_s
         if step.swapped_to is None:
             return None
         scheduled = self._scheduled(step.swapped_to, with_ending(step.swapped_to.label, f" of {iteration}"))
         return GoesOn(scheduled, self._job.routes_in(step.swapped_to.setting))
+
+    def swapped(self, seconds: float) -> None:
+        """See session.case.RunningController."""
+        row = self._rows[-1]
+        row["swap_took_s"] = seconds
+        self._adapting.swap_costs.learn(row["swap"], seconds)
 
     def goes_on(self, iteration: int, idle_s: float) -> None:
         """See session.case.RunningController."""
@@ -111,7 +123,7 @@ class AdaptingLab:
 
     def _oracle(self) -> list[dict[str, Any]]:
         """Per iteration, schedule and time of who knows all events and may run whatever the controller could: as
-        predicted, and with swaps that cost what the controller takes them to cost, though they are in no iteration.
+        predicted, and with swaps that cost what they took, or are taken to cost, though they are in no iteration.
         """
         if not self._rows:
             return []
@@ -119,11 +131,13 @@ class AdaptingLab:
         trained = [self._training(each) for each in every]
         seconds = np.array([self._times_s(each)[: len(self._rows)] for each in trained]).T
         names = [each.label for each in every]
-        chosen = best_sequence(seconds, self._asked.swap_s)
+        swaps_s = self._adapting.swap_costs.matrix([each.candidate for each in every])
+        chosen = best_sequence(seconds, swaps_s)
         return [
             {
                 "oracle": names[which],
                 "oracle_swaps": which != before,
+                "oracle_swap_s": float(swaps_s[before, which]),
                 "oracle_predicted_s": float(seconds[place, which]),
             }
             for place, (before, which) in enumerate(pairwise([0, *chosen]))
@@ -149,11 +163,14 @@ class AdaptingLab:
             found[name] = found.get(name, 0.0) + slot.value
         return found
 
-    def _keep(self, iteration: int, runs: str, iteration_s: float, probes_s: Mapping[Path, float], step: Step) -> None:
-        belief = step.belief
+    def _keep(
+        self, iteration: int, runs: Prospect, iteration_s: float, probes_s: Mapping[Path, float], step: Step
+    ) -> None:
+        belief, costs = step.belief, self._adapting.swap_costs
+        kind = None if step.swapped_to is None else kind_of(runs.setting, step.swapped_to.setting)
         row = {
             "iteration": iteration,
-            "schedule": runs,
+            "schedule": runs.label,
             "happens": self._happens.get(iteration, []),
             "measured_s": iteration_s,
             "never_predicted_s": self._never_s[iteration],
@@ -167,6 +184,9 @@ class AdaptingLab:
             },
             "believed_s": self._believed_s(belief),
             "swapped_to": step.swapped_to and step.swapped_to.label,
+            "swap": kind,
+            "swap_believed_s": None if kind is None else costs.believed_s(kind),
+            "swap_took_s": None,
             "idle_s": None,
             "stays_s": step.stays_s,
             "expected_s": step.expected_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -72,6 +73,9 @@ class RunningController(Protocol):
 
         `ended` is the last of them, as it was measured.
         """
+
+    def swapped(self, seconds: float) -> None:
+        """What was decided is so: the last swap took so long."""
 
     def goes_on(self, iteration: int, idle_s: float) -> None:
         """The measured iteration of this number begins, so long after the one before it was over."""
@@ -374,9 +378,12 @@ class _UnderWay:
         going = self._rounds(deadline, partial(self._announce, player))
         for index, part in enumerate(parts):  # while it grows
             if index:
+                begun_s = time.monotonic()
                 change(self.plan, parts[index - 1].case, part.case)
                 assert isinstance(going, WitnessedRounds)  # of a plan whose workers fail a case is a training
                 going.swap(_swaps(parts[index - 1], part))
+                if running.adaptation is not None:
+                    running.adaptation.swapped(time.monotonic() - begun_s)
             running.network.begin()
             for ended in _explained(going, player):
                 self._note(ended)

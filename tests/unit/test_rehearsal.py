@@ -23,6 +23,7 @@ from testbed.adaptation.recurrence import BelievedPhase
 from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, World, rehearse, spans_of_who_sees
 from testbed.adaptation.rehearsal_changes import Change, change
 from testbed.adaptation.sightings import Path as Crossed
+from testbed.adaptation.swap_costs import SwapCosts
 from testbed.cli import app
 from testbed.errors import BadInput
 from testbed.pipeline.ir import Action, Kind, Schedule
@@ -285,7 +286,7 @@ def outlook(running: float, *others: float, swap_s: float = 1.0, doubts: bool = 
     mine = next(each for each in every if each.label == "s1")
     times = {each.candidate: each.predicted_s for each in every}
     nothing: Any = None
-    return Outlook(0, mine, every, swap_s, nothing, doubts, running, [BelievedPhase(5, times)])
+    return Outlook(0, mine, every, SwapCosts(swap_s), nothing, doubts, running, [BelievedPhase(5, times)])
 
 
 def asked(*outlooks: Outlook, dwell: int = 1, lasts: int = 0) -> list[str | None]:
@@ -349,7 +350,7 @@ def test_what_comes_and_goes_slowly_is_followed() -> None:
 
 def test_what_is_foreseen_waits_for_no_dwell() -> None:
     """Phases as short as the dwell: who waits for it is late at every turn."""
-    now = phases_of((9, PLANNED), (3, SLOW), (3, PLANNED), (3, SLOW), (3, PLANNED))._replace(swap_s=0.1)
+    now = phases_of((9, PLANNED), (3, SLOW), (3, PLANNED), (3, SLOW), (3, PLANNED))._replace(swap_costs=SwapCosts(0.1))
     assert asked(now, dwell=4) == ["s2"]
 
 

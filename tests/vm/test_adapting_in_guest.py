@@ -164,3 +164,16 @@ def test_flows_are_moved_to_another_route_and_back(measured: Mapping[str, Measur
     assert set(rows[6]["probes_s"]) == {"paris -> warsaw over south", "warsaw -> paris over south"}, "what it uses"
     events = [event for event in measured["moved"].document["events"] if event["flows_moved"]]
     assert [event["flows_cut"] for event in events] == [0, 0]
+
+
+@pytest.mark.parametrize(("name", "kind", "took_s"), [("cut", "microbatches", 10.2e-3), ("moved", "routes", 0.0)])
+def test_what_a_swap_took_is_measured_and_believed_of_the_next(
+    measured: Mapping[str, Measured], name: str, kind: str, took_s: float
+) -> None:
+    """The receives that are posted are used up by messages that cross the link; for other routes none is sent."""
+    adaptation = measured[name].document["adaptation"]
+    swaps = [row for row in adaptation["iterations"] if row["swap"] == kind]
+    assert swaps[0]["swap_believed_s"] == adaptation["swap_s"]
+    assert swaps[0]["swap_took_s"] == pytest.approx(took_s, rel=0.02, abs=1e-4)
+    assert [row["swap_believed_s"] for row in swaps[1:2]] == [row["swap_took_s"] for row in swaps[: len(swaps[1:2])]]
+    assert all(0 < row["probing_s"] < row["idle_s"] for row in adaptation["iterations"][:-1])
