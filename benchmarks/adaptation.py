@@ -25,7 +25,7 @@ from harness.record import Claim, Topic, finish
 from harness.report import show_table
 
 from testbed.adaptation import controller
-from testbed.adaptation.prospects import AdaptableJob, adaptable_job, planned_belief
+from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
 from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, rehearse
 from testbed.adaptation.rehearsal_changes import change
 from testbed.adaptation.rehearsal_picture import draw
@@ -228,7 +228,7 @@ def main() -> int:
     every = judged(timelines)
     if asked.picture is not None:
         last = timelines[asked.own - 1]
-        problem = last.subject.problems[0]
+        problem = last.subject.planned
         draw(
             every[asked.own - 1].whole, planned_belief(last.subject), problem.message_bytes[0], asked.picture, last.name
         )

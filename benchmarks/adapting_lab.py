@@ -23,13 +23,15 @@ from harness import options
 from harness.options import ROOT
 from harness.record import Claim, Topic, each, finish
 
-from testbed.adaptation.adapting_plan import SWAP_S
+from testbed.cli.adaptation_tables import share_of_oracle, what_a_swap_took
 
 NEAR = 5e-4
 LIMIT_S = 1800.0
 SCHEDULES = ("crosspipe-greedy", "1f1b", "zb-h1", "gpipe")
 LINK = "link paris--warsaw"
 REPLICAS, TENSOR = "replicas, delay x 6", "tensor ranks, rate / 8"
+CUT, CUT_REPLICAS = "microbatches, delay x 6", "microbatches and replicas, rate / 8"
+ROUTES, COMES_BACK = "routes, rate of one / 5", "routes, rate / 5, then the other's delay x 5"
 TIMELINES: dict[str, tuple[str, ...]] = {
     "nothing": (),
     "delay x 6": (f"{LINK} delay 60 ms at iteration 5",),
@@ -41,9 +43,32 @@ TIMELINES: dict[str, tuple[str, ...]] = {
     ),
     REPLICAS: (f"{LINK} delay 60 ms at iteration 5",),
     TENSOR: (f"{LINK} rate 125 Mbit/s at iteration 5",),
+    CUT: (f"{LINK} delay 60 ms at iteration 8",),
+    CUT_REPLICAS: (f"{LINK} rate 125 Mbit/s at iteration 8",),
+    ROUTES: ("link north rate 200 Mbit/s at iteration 5",),
+    COMES_BACK: (
+        "link north rate 200 Mbit/s at iteration 5",
+        "link north rate 1 Gbit/s at iteration 10",
+        "link south delay 70 ms at iteration 15",
+    ),
 }
 HALF = ("parallelism.pipeline=2", "microbatches=6", "memory=6")
-SETTINGS = {REPLICAS: (*HALF, "parallelism.data=2"), TENSOR: (*HALF, "parallelism.tensor=2")}
+SETTINGS = {
+    REPLICAS: (*HALF, "parallelism.data=2"),
+    TENSOR: (*HALF, "parallelism.tensor=2"),
+    CUT_REPLICAS: (*HALF, "parallelism.data=2"),
+}
+CUTS, TWO = ("--microbatches", "16", "--microbatches", "4"), ("--routes", "2")
+MORE = {CUT: CUTS, CUT_REPLICAS: ("--microbatches", "12"), ROUTES: TWO, COMES_BACK: (*TWO, *CUTS)}
+"""What else a job may change beside its schedule."""
+TWO_LINKS = """
+name: two-links
+description: Two datacenters with two links between them
+datacenters: {paris: {nodes: 2}, warsaw: {nodes: 2}}
+links:
+  - {name: north, between: [paris, warsaw], delay: 10.2 ms, rate: 1 Gbit/s}
+  - {name: south, between: [warsaw, paris], delay: 14 ms, rate: 1 Gbit/s}
+"""
 
 
 class AdaptedRun(NamedTuple):
@@ -51,7 +76,13 @@ class AdaptedRun(NamedTuple):
 
     name: str
     rows: list[dict[str, Any]]
-    iterations: list[dict[str, Any]]
+    adaptation: dict[str, Any]
+
+    @property
+    def iterations(self) -> list[dict[str, Any]]:
+        """What was seen, believed and decided in each."""
+        found: list[dict[str, Any]] = self.adaptation["iterations"]
+        return found
 
     @property
     def swaps(self) -> int:
@@ -61,13 +92,9 @@ class AdaptedRun(NamedTuple):
     @property
     def share(self) -> float | None:
         """Of what an oracle would gain, as predicted, swaps paid for by both; None where that is less than 1 %."""
-        never_s, measured_s, oracle_s = (
-            sum(row[name] for row in self.iterations)
-            for name in ("never_predicted_s", "measured_s", "oracle_predicted_s")
-        )
-        known = sum(row["oracle_swaps"] for row in self.iterations)
-        most_s = never_s - oracle_s - known * SWAP_S
-        return (never_s - measured_s - self.swaps * SWAP_S) / most_s if most_s > 0.01 * never_s else None
+        gains = [row["never_predicted_s"] - row["oracle_predicted_s"] for row in self.iterations]
+        never_s = sum(row["never_predicted_s"] for row in self.iterations)
+        return share_of_oracle(self.adaptation) if sum(gains) > 0.01 * never_s else None
 
     @property
     def gain(self) -> float:
@@ -80,7 +107,15 @@ class AdaptedRun(NamedTuple):
 
 def adapted(name: str, iterations: int, out: Path) -> AdaptedRun:
     """Train through a timeline."""
-    words = ["run", "two-dc-longhaul", "tiny-gpt-pp4", "--clock", "virtual", "--adapt", "ski-rental"]
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as other:
+        other.write(TWO_LINKS)
+        other.flush()
+        topology = other.name if name in (ROUTES, COMES_BACK) else "two-dc-longhaul"
+        return _adapted(name, topology, iterations, out)
+
+
+def _adapted(name: str, topology: str, iterations: int, out: Path) -> AdaptedRun:
+    words = ["run", topology, "tiny-gpt-pp4", "--clock", "virtual", "--adapt", "ski-rental", *MORE.get(name, ())]
     words += ["--iterations", str(iterations), *(word for label in SCHEDULES for word in ("--schedule", label))]
     words += [word for setting in SETTINGS.get(name, ()) for word in ("--set", setting)]
     words += [word for text in TIMELINES[name] for word in ("--event", text)]
@@ -89,7 +124,7 @@ def adapted(name: str, iterations: int, out: Path) -> AdaptedRun:
     if done.returncode not in (0, 5):
         raise RuntimeError(f"{name}: exit code {done.returncode}")
     document = json.loads((out / "comparison.json").read_text())
-    return AdaptedRun(name, document["schedules"], document["adaptation"]["iterations"])
+    return AdaptedRun(name, document["schedules"], document["adaptation"])
 
 
 def shown(share: float | None) -> str:
@@ -109,6 +144,8 @@ def main() -> int:
             print(
                 f"{name}: {run.swaps} swaps, gain {run.gain:+.2%}, share of an oracle's {shown(run.share)}", flush=True
             )
+            for line in what_a_swap_took(run.adaptation):
+                print(f"  {line}")
             for row in run.rows:
                 print(f"  {row['label']}: {row['error']:+.4%}, {'; '.join(row['reasons']) or 'trusted'}")
             found.append(run)

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from testbed.adaptation.candidates import Prospect
 from testbed.adaptation.controller import Decide, Outlook
-from testbed.adaptation.prospects import Prospect
 
 
 def eager(gain: Annotated[float, Field(ge=0, le=1)] = 0.05) -> Decide:

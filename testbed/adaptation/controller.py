@@ -15,12 +15,15 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
+from testbed.adaptation.adaptable_job import AdaptableJob, planned_belief
+from testbed.adaptation.candidates import Candidate, Prospect
 from testbed.adaptation.estimates import CONFIRMING, Belief, Estimator, Learnt
-from testbed.adaptation.prospects import AdaptableJob, Prospect, Prospects, planned_belief
+from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next, turn_since
-from testbed.adaptation.sightings import Pair, Sighting
+from testbed.adaptation.sightings import Path as Crossed
+from testbed.adaptation.sightings import Sighting
+from testbed.adaptation.swap_costs import SwapCosts
 from testbed.errors import BadInput, TestbedError
-from testbed.pipeline.ir import Row, Schedule
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
 from testbed.spec import yaml_tree
 from testbed.spec.plugin_options import checked_options
@@ -46,8 +49,8 @@ class Outlook(NamedTuple):
     running: Prospect
     prospects: Sequence[Prospect]
     """All candidates, the fastest first; the running one may be among them."""
-    swap_s: float
-    """What a swap costs."""
+    swap_costs: SwapCosts
+    """What swaps cost, by what they change."""
     belief: Belief
     doubts: bool
     """Whether something was seen that is not confirmed yet: predictions may be of what is no longer so."""
@@ -55,6 +58,10 @@ class Outlook(NamedTuple):
     """The iteration, as measured."""
     phases: Sequence[BelievedPhase]
     """What was believed lately, and now: the last one is not over yet. Iterations in doubt are those of the next."""
+
+    def swap_s(self, prospect: Prospect) -> float:
+        """What it costs to go on with another candidate than the one that runs."""
+        return self.swap_costs.between(self.running.setting, prospect.setting)
 
 
 Decide = Callable[[Outlook], Prospect | None]
@@ -88,7 +95,7 @@ class _SkiRental:
     since_swap: int = 0
     doubted: int = 0
     """Iterations whose loss is counted once it is known what they were under."""
-    lost_s: dict[tuple[Row, ...], float] = field(default_factory=dict)
+    lost_s: dict[Candidate, float] = field(default_factory=dict)
     """By not running a candidate, since it was last no better."""
 
     def __call__(self, outlook: Outlook) -> Prospect | None:
@@ -98,36 +105,36 @@ class _SkiRental:
             return None
         iterations, self.doubted = 1 + self.doubted, 0
         expected_s = expected(outlook)
-        running_s = expected_s[outlook.running.schedule.rows]
+        running_s = expected_s[outlook.running.candidate]
         self.lost_s = {
-            rows: max(0.0, self.lost_s.get(rows, 0.0) + iterations * (running_s - candidate_s))
-            for rows, candidate_s in expected_s.items()
+            candidate: max(0.0, self.lost_s.get(candidate, 0.0) + iterations * (running_s - candidate_s))
+            for candidate, candidate_s in expected_s.items()
         }
         if spans := ahead(outlook.phases):  # whose swaps are paid for: no dwell has to hold them back
-            return self._foresees(outlook, best_next(spans, outlook.running.schedule.rows, outlook.swap_s))
+            return self._foresees(outlook, best_next(spans, outlook.running.candidate, outlook.swap_costs))
         if self.since_swap < self.dwell:
             return None
         able = [
             each
             for each in outlook.prospects
-            if (gain_s := running_s - expected_s[each.schedule.rows]) > self.worth * running_s
-            and max(self.lost_s[each.schedule.rows], self.lasts * gain_s) >= outlook.swap_s
+            if (gain_s := running_s - expected_s[each.candidate]) > self.worth * running_s
+            and max(self.lost_s[each.candidate], self.lasts * gain_s) >= outlook.swap_s(each)
         ]
         if not able:
             return None
         self.since_swap, self.lost_s = 0, {}
-        return min(able, key=lambda each: expected_s[each.schedule.rows])
+        return min(able, key=lambda each: expected_s[each.candidate])
 
-    def _foresees(self, outlook: Outlook, rows: tuple[Row, ...]) -> Prospect | None:
+    def _foresees(self, outlook: Outlook, best: Candidate) -> Prospect | None:
         """What is best over all that is known to be ahead is begun at once, maybe just before it is needed."""
-        if rows == outlook.running.schedule.rows:
+        if best == outlook.running.candidate:
             return None
         self.since_swap, self.lost_s = 0, {}
-        return next(each for each in outlook.prospects if each.schedule.rows == rows)
+        return next(each for each in outlook.prospects if each.candidate == best)
 
 
-def expected(outlook: Outlook) -> Mapping[tuple[Row, ...], float]:
-    """What an iteration is to be expected to take with each candidate, by its rows.
+def expected(outlook: Outlook) -> Mapping[Candidate, float]:
+    """What an iteration is to be expected to take with each candidate.
 
     As predicted for now, since what has changed mostly stays so. Where it has come back to what it was, it may go on
     to come and go: if a swap for every turn, an iteration late, costs more than one schedule for all of them, it is the
@@ -140,12 +147,13 @@ def expected(outlook: Outlook) -> Mapping[tuple[Row, ...], float]:
     typical = max(1, round(sum(phase.iterations for phase in others) / len(others)))
     turn[-1] = BelievedPhase(max(typical, turn[-1].iterations), now)
     length = sum(phase.iterations for phase in turn)
-    mean = {rows: sum(phase.iterations * phase.predicted_s[rows] for phase in turn) / length for rows in now}
+    mean = {each: sum(phase.iterations * phase.predicted_s[each] for phase in turn) / length for each in now}
     follow_s = 0.0
     for before, phase in zip([turn[-1], *turn], turn, strict=False):
         best, late = (min(one.predicted_s, key=one.predicted_s.__getitem__) for one in (phase, before))
         late_s = phase.predicted_s[late] - phase.predicted_s[best]
-        follow_s += phase.iterations * phase.predicted_s[best] + late_s + outlook.swap_s
+        swap_s = outlook.swap_costs.between(late.setting, best.setting)
+        follow_s += phase.iterations * phase.predicted_s[best] + late_s + swap_s
     return mean if length * min(mean.values()) <= follow_s else now
 
 
@@ -254,21 +262,22 @@ class Adapting:
     """A job that adapts: it learns from every iteration, asks its controller, and has the schedule that runs."""
 
     def __init__(self, subject: AdaptableJob, decide: Decide, swap_s: float, running: str | None = None) -> None:
-        """Begins with what is fastest as planned, or with the choice labelled `running`.
+        """Begins with what is fastest as planned, or with the choice labelled `running`; swaps are taken to cost
+        `swap_s` until it is told what they took.
 
         Raises DoesNotFit where no choice has room, BadInput where the one to begin with has none.
         """
-        self._prospects, self._decide, self._swap_s = Prospects(subject), decide, swap_s
-        self._estimator = Estimator(planned_belief(subject))
-        self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
-        planned = self._estimator.belief
+        self._prospects, self._decide, self.swap_costs = Prospects(subject), decide, SwapCosts(swap_s)
+        planned = planned_belief(subject)
         best = self._prospects.to_begin_with(planned)
         begun = best if running is None else self._prospects.labelled(running, planned)
         if begun is None:
             fitting = self._prospects.made_for(planned)
             expected = f"a schedule that fits ({', '.join(each.label for each in fitting)})"
             raise BadInput.of("--begin", "schedule", running, expected)
-        self.running = begun
+        self.running, self._estimator = begun, Estimator(planned)
+        self._estimator.use(begun.setting.paths)
+        self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
 
     def after(self, iteration: int, seen: Sighting) -> Step:
         """Take an iteration that has ended; `running` is then what the next one has to run."""
@@ -277,20 +286,22 @@ class Adapting:
         self._remember(belief, doubts, bool(learnt.changes))
         self.running, prospects = self._prospects.beside(self.running, belief)
         phases = [BelievedPhase(each.iterations, self._prospects.times(each.belief)) for each in self._believed]
-        asked = iteration, self.running, prospects, self._swap_s, belief, doubts, seen.iteration_s, phases
+        asked = iteration, self.running, prospects, self.swap_costs, belief, doubts, seen.iteration_s, phases
         chosen = self._decide(Outlook(*asked))
-        if chosen is not None and chosen.schedule.rows == self.running.schedule.rows:
+        if chosen is not None and chosen.candidate == self.running.candidate:
             chosen = None
         stays_s, self.running = self.running.predicted_s, chosen or self.running
+        self._estimator.use(self.running.setting.paths)
         return Step(learnt, belief, chosen, stays_s, self.running.predicted_s)
 
     @property
-    def candidates(self) -> list[Schedule]:
+    def candidates(self) -> list[Prospect]:
         """All that it may swap to."""
         return self._prospects.every
 
     def _learn(self, seen: Sighting) -> Learnt:
         """What messages would take by themselves depends on what is believed: once more where that has changed."""
+        seen = self._prospects.as_planned(seen, self.running)
         before, taken = deepcopy(self._estimator), self._alone()
         learnt = self._estimator.learn(seen.by_themselves(taken))
         if not learnt.changes:
@@ -299,7 +310,7 @@ class Adapting:
         before.reread({pair: alone[pair] / share for pair, share in taken.items() if share})
         return before.learn(seen.by_themselves(alone))
 
-    def _alone(self) -> Mapping[Pair, float]:
+    def _alone(self) -> Mapping[Crossed, float]:
         return self._prospects.alone(self._estimator.belief, self.running)
 
     def _remember(self, belief: Belief, doubts: bool, changed: bool) -> None:

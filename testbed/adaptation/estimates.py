@@ -7,12 +7,12 @@ agree on something else; until then it stays as it is, which is how a job begins
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from testbed.adaptation.level import ALARM, Level, WindowedMinimum
-from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Pair, RankKind, Sighting
+from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Path, RankKind, Sighting
 from testbed.pipeline.ir import Kind
 
 WINDOW = 10
@@ -74,13 +74,16 @@ class PathEstimate(NamedTuple):
 class Belief:
     """What links and ranks are, as far as the job knows."""
 
-    paths: Mapping[Pair, PathEstimate]
+    paths: Mapping[Path, PathEstimate]
+    """What a path was when the job last used it, else as planned."""
     slots: Mapping[RankKind, Interval]
+    used: frozenset[Path] = frozenset()
+    """Paths that it uses or has used; of links that only others cross it knows nothing."""
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal of beliefs that say the same."""
-        return tuple(sorted(self.paths.items())), tuple(sorted(self.slots.items()))
+        return tuple(sorted(self.paths.items())), tuple(sorted(self.slots.items())), self.used
 
 
 def between(one: Belief, other: Belief, share: float) -> Belief:
@@ -90,13 +93,14 @@ def between(one: Belief, other: Belief, share: float) -> Belief:
         return exactly((1 - share) * a + share * b)
 
     paths = {}
-    for pair, path in one.paths.items():
-        then = other.paths[pair]
+    for which, path in one.paths.items():
+        then = other.paths[which]
         wire_s = mixed(1 / path.rate_bps.value, 1 / then.rate_bps.value).value
         delay_s = mixed(path.delay_s.value, then.delay_s.value)
-        paths[pair] = PathEstimate(delay_s, exactly(1 / wire_s if wire_s else math.inf)) if path != then else path
+        mean = PathEstimate(delay_s, exactly(1 / wire_s if wire_s else math.inf))
+        paths[which] = mean if path != then else path
     slots = {which: mixed(slot.value, other.slots[which].value) for which, slot in one.slots.items()}
-    return Belief(paths, slots)
+    return Belief(paths, slots, other.used)
 
 
 def path_of(crossing: Crossing, probe_s: float, message_s: float) -> tuple[float, float]:
@@ -223,46 +227,52 @@ class Estimator:
     """Learns from one iteration after the other."""
 
     def __init__(self, planned: Belief) -> None:
-        self.belief = planned
-        self._paths = {pair: _Path(known=[path]) for pair, path in planned.paths.items()}
+        self.belief, self._in_use = planned, frozenset(planned.paths)
+        self._paths = {which: _Path(known=[path]) for which, path in planned.paths.items()}
         self._ranks = {
             number: _Rank({kind: slot.value for (rank, kind), slot in planned.slots.items() if rank == number})
             for number in sorted({rank for rank, _ in planned.slots})
         }
 
+    def use(self, paths: Collection[Path]) -> None:
+        """These are the paths that the job uses from now on."""
+        self._in_use = frozenset(paths)
+        self.belief = replace(self.belief, used=self.belief.used | self._in_use)
+
     def learn(self, seen: Sighting) -> Learnt:
         """Take an iteration. A belief changes once several in a row agree on another one."""
-        alarms = [named(pair) for pair, crossing in seen.crossings.items() if self._paths[pair].add(crossing)]
+        alarms = [named(path) for path, crossing in seen.crossings.items() if self._paths[path].add(crossing)]
         by_rank: dict[int, dict[Kind, ActionTimes]] = {}
         for (rank, kind), slot in seen.slots.items():
             by_rank.setdefault(rank, {})[kind] = slot
         alarms += [f"rank {rank}" for rank, slots in by_rank.items() if self._ranks[rank].add(slots)]
         return Learnt(tuple(alarms), tuple(self._believe(seen)))
 
-    def reread(self, factors: Mapping[Pair, float]) -> None:
+    def reread(self, factors: Mapping[Path, float]) -> None:
         """By so many times as long, beyond a probe, have messages so far been misread that waited for others."""
-        for pair, factor in factors.items():
-            self._paths[pair].reread(factor)
+        for path, factor in factors.items():
+            self._paths[path].reread(factor)
 
     @property
     def doubts(self) -> bool:
         """Whether an alarm waits for another iteration to say the same."""
-        paths = any(path.last is not None and path.estimate() is None for path in self._paths.values())
+        used = (self._paths[path] for path in self._in_use)
+        paths = any(path.last is not None and path.estimate() is None for path in used)
         return paths or any(rank.seen and rank.doubts for rank in self._ranks.values())
 
     def _believe(self, seen: Sighting) -> list[str]:
         """Take over what is confirmed and differs; the names of that."""
         matters_s = MATTERS * min((slot.mean_s for slot in seen.slots.values() if slot.mean_s > 0), default=0.0)
         changes = []
-        for pair, crossing in seen.crossings.items():
-            path = self._paths[pair]
+        for which, crossing in seen.crossings.items():
+            path = self._paths[which]
             found = path.estimate()
             sizes = PROBE_BYTES, crossing.message_bytes
-            if found is not None and _differs(found, self.belief.paths[pair], sizes, matters_s):
+            if found is not None and _differs(found, self.belief.paths[which], sizes, matters_s):
                 found = path.recognised(crossing) or found
                 path.known = [*(other for other in path.known if other != found), found]
-                self.belief = replace(self.belief, paths={**self.belief.paths, pair: found})
-                changes.append(named(pair))
+                self.belief = replace(self.belief, paths={**self.belief.paths, which: found})
+                changes.append(named(which))
         for number, rank in self._ranks.items():
             of_kinds = {(number, kind): slot for kind, slot in rank.estimate().items()}
             known = self.belief.slots
@@ -291,9 +301,9 @@ def _unseen(
     }
 
 
-def named(pair: Pair) -> str:
+def named(path: Path) -> str:
     """As reports call it."""
-    return f"{pair[0]} -> {pair[1]}"
+    return f"{path.source} -> {path.target}" + (f" over {path.over}" if path.over else "")
 
 
 def _differs(found: PathEstimate, known: PathEstimate, sizes: tuple[float, float], matters_s: float) -> bool:

@@ -8,20 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def best_sequence(seconds: NDArray[np.floating[Any]], swap_s: float) -> list[int]:
+def best_sequence(seconds: NDArray[np.floating[Any]], swaps_s: NDArray[np.floating[Any]]) -> list[int]:
     """The least sum, by dynamic programming; `seconds` is of shape (spans, candidates).
 
-    Per span the candidate that runs in it. Before the first one that with number 0 runs, and every swap costs `swap_s`.
+    Per span the candidate that runs in it. Before the first one that with number 0 runs; a swap from one to another
+    costs what `swaps_s` has in its row and column.
     """
     spans, candidates = seconds.shape
     total = np.full(candidates, np.inf)
     total[:1] = 0.0
     came = np.empty((spans, candidates), dtype=np.int64)
     for span in range(spans):
-        from_best = int(total.argmin())
-        swapping = total[from_best] + swap_s < total
-        came[span] = np.where(swapping, from_best, np.arange(candidates))
-        total = np.minimum(total, total[from_best] + swap_s) + seconds[span]
+        swapped = total[:, None] + swaps_s
+        from_best = swapped.argmin(axis=0)
+        least = swapped[from_best, np.arange(candidates)]
+        came[span] = np.where(least < total, from_best, np.arange(candidates))
+        total = np.minimum(total, least) + seconds[span]
     which, chosen = int(total.argmin()), list[int]()
     for span in reversed(range(spans)):
         chosen.append(which)

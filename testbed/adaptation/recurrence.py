@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from testbed.pipeline.ir import Row
+from testbed.adaptation.candidates import Candidate, Setting
+from testbed.adaptation.swap_costs import SwapCosts
 
 ALIKE = 0.02
 """By so much an iteration may take longer where things are as they were before: estimates are not exact."""
@@ -25,15 +26,15 @@ class BelievedPhase(NamedTuple):
     """Iterations in which the same was believed."""
 
     iterations: int
-    predicted_s: Mapping[tuple[Row, ...], float]
-    """Of every candidate, by its rows: what an iteration took, or would have taken."""
+    predicted_s: Mapping[Candidate, float]
+    """Of every candidate: what an iteration took, or would have taken."""
 
 
 def alike(one: BelievedPhase, other: BelievedPhase) -> bool:
     """Whether every candidate takes as long in both."""
     return all(
-        abs(seconds - other.predicted_s[rows]) <= ALIKE * other.predicted_s[rows]
-        for rows, seconds in one.predicted_s.items()
+        abs(seconds - other.predicted_s[candidate]) <= ALIKE * other.predicted_s[candidate]
+        for candidate, seconds in one.predicted_s.items()
     )
 
 
@@ -71,16 +72,30 @@ def ahead(phases: Sequence[BelievedPhase]) -> list[BelievedPhase]:
     return [now._replace(iterations=left), *turns] if left else turns
 
 
-def best_next(spans: Sequence[BelievedPhase], running: tuple[Row, ...], swap_s: float) -> tuple[Row, ...]:
-    """The schedule to run next, of who knows these spans and pays for swaps between them; the running one if it is as
+def best_next(spans: Sequence[BelievedPhase], running: Candidate, costs: SwapCosts) -> Candidate:
+    """The candidate to run next, of who knows these spans and pays for swaps between them; the running one if it is as
     good.
     """
     remaining_s = dict.fromkeys(spans[0].predicted_s, 0.0)
     for span in reversed(spans):
-        least_s = min(remaining_s.values())
+        least_s = _least_after_swap(remaining_s, costs)
         remaining_s = {
-            rows: span.iterations * span.predicted_s[rows] + min(after_s, least_s + swap_s)
-            for rows, after_s in remaining_s.items()
+            candidate: span.iterations * span.predicted_s[candidate] + min(after_s, least_s[candidate.setting])
+            for candidate, after_s in remaining_s.items()
         }
-    best = min(remaining_s, key=remaining_s.__getitem__)
-    return best if remaining_s[best] + swap_s < remaining_s[running] else running
+    with_swap_s = {
+        candidate: after_s + costs.between(running.setting, candidate.setting)
+        for candidate, after_s in remaining_s.items()
+    }
+    best = min(with_swap_s, key=with_swap_s.__getitem__)
+    return best if with_swap_s[best] < remaining_s[running] else running
+
+
+def _least_after_swap(after_s: Mapping[Candidate, float], costs: SwapCosts) -> dict[Setting, float]:
+    """By setting of who swaps, the least that is then to come, the swap included."""
+    of_setting: dict[Setting, float] = {}
+    for candidate, seconds in after_s.items():
+        of_setting[candidate.setting] = min(seconds, of_setting.get(candidate.setting, seconds))
+    return {
+        one: min(seconds + costs.between(one, other) for other, seconds in of_setting.items()) for one in of_setting
+    }

@@ -13,15 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from testbed.adaptation.adaptable_job import AdaptableJob
+from testbed.adaptation.candidates import Candidate, Prospect, Setting
 from testbed.adaptation.controller import Adapting, ControllerChoice, Step
 from testbed.adaptation.oracle import best_sequence
-from testbed.adaptation.prospects import AdaptableJob, Prospect
 from testbed.adaptation.rehearsal_changes import Change, Truth, real_problem, truth_at
-from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting
+from testbed.adaptation.sightings import PROBE_BYTES, Path, sighting
+from testbed.adaptation.swap_costs import SwapCosts
 from testbed.errors import DoesNotFit
 from testbed.model.lower import Load
 from testbed.model.simulate import makespan, simulate_jobs
-from testbed.pipeline.ir import KINDS, Action, Row, Schedule
+from testbed.pipeline.ir import KINDS, Action
 from testbed.pipeline.link import crossing_s
 from testbed.pipeline.problem import Problem
 from testbed.schedule.registry import generate_choice
@@ -62,16 +64,16 @@ AS_PACED = SlotVariation()
 
 @dataclass
 class World:
-    """What really happens: every iteration of every schedule, whoever runs it."""
+    """What really happens: every iteration of every candidate, whoever runs it."""
 
     subject: AdaptableJob
     changes: Sequence[Change]
     drawn: SlotVariation
     _states: dict[tuple[bool, ...], int] = field(default_factory=dict)
     _truths: list[Truth] = field(default_factory=list)
-    _problems: dict[int, Problem] = field(default_factory=dict)
-    _traces: dict[tuple[int, tuple[Row, ...], int], Trace] = field(default_factory=dict)
-    _times_s: dict[tuple[int, tuple[Row, ...]], float] = field(default_factory=dict)
+    _problems: dict[tuple[int, Setting], Problem] = field(default_factory=dict)
+    _traces: dict[tuple[int, Candidate, int], Trace] = field(default_factory=dict)
+    _times_s: dict[tuple[int, Candidate], float] = field(default_factory=dict)
 
     def state(self, iteration: int) -> int:
         """A number for how things are then; the same one where they are the same."""
@@ -83,41 +85,42 @@ class World:
             self._states[active] = self._truths.index(truth)
         return self._states[active]
 
-    def problem(self, state: int) -> Problem:
+    def problem(self, state: int, setting: Setting) -> Problem:
         """What iterations cost then."""
-        if state not in self._problems:
-            self._problems[state] = real_problem(self.subject, self._truths[state])
-        return self._problems[state]
+        if (state, setting) not in self._problems:
+            self._problems[state, setting] = real_problem(self.subject, self._truths[state], setting)
+        return self._problems[state, setting]
 
-    def trace(self, schedule: Schedule, iteration: int) -> Trace:
+    def trace(self, runs: Prospect, iteration: int) -> Trace:
         """An iteration as it really is, with the slots that were drawn for it."""
         state = self.state(iteration)
-        problem = self.problem(state)
+        problem = self.problem(state, runs.setting)
         slots_s = self.drawn.slots_s(problem, iteration)
-        key = state, schedule.rows, -1 if slots_s is None else iteration
+        key = state, runs.candidate, -1 if slots_s is None else iteration
         if key not in self._traces:
             receives = self.subject.plan.jobs[0].workload.receives
-            self._traces[key] = simulate_jobs([Load(problem, schedule, 0.0, receives, slots_s)])
+            self._traces[key] = simulate_jobs([Load(problem, runs.schedule, 0.0, receives, slots_s)])
         return self._traces[key]
 
-    def iteration_s(self, schedule: Schedule, iteration: int) -> float:
+    def iteration_s(self, runs: Prospect, iteration: int) -> float:
         """What it takes."""
-        return float(self.trace(schedule, iteration).makespans()[0])
+        return float(self.trace(runs, iteration).makespans()[0])
 
-    def probes_s(self, iteration: int) -> dict[Pair, float]:
+    def probes_s(self, iteration: int, setting: Setting) -> dict[Path, float]:
         """What one packet takes between datacenters while nothing else is on its way."""
-        problem = self.problem(self.state(iteration))
+        problem = self.problem(self.state(iteration), setting)
+        routes = {pair: ends.route(problem) for pair, ends in self.subject.pairs(problem).items()}
         return {
-            pair: crossing_s([problem.links[index] for index in ends.route(problem)], PROBE_BYTES) + problem.handover_s
-            for pair, ends in self.subject.pairs(problem).items()
+            path: crossing_s([problem.links[index] for index in routes[path.pair]], PROBE_BYTES) + problem.handover_s
+            for path in setting.paths
         }
 
-    def typical_s(self, schedule: Schedule, state: int) -> float:
+    def typical_s(self, runs: Prospect, state: int) -> float:
         """What an iteration takes in a state with the slots as they are in the mean."""
-        key = state, schedule.rows
+        key = state, runs.candidate
         if key not in self._times_s:
             receives = self.subject.plan.jobs[0].workload.receives
-            self._times_s[key] = makespan(self.problem(state), schedule, receives=receives)
+            self._times_s[key] = makespan(self.problem(state, runs.setting), runs.schedule, receives=receives)
         return self._times_s[key]
 
 
@@ -209,18 +212,18 @@ def rehearse(
     adapting = Adapting(subject, controller.begin(), swap_s, begin)
     ran, steps = [adapting.running], list[Step]()
     for iteration in range(iterations):
-        trace = world.trace(ran[-1].schedule, iteration)
-        steps.append(adapting.after(iteration, sighting(trace, subject.ranks, world.probes_s(iteration))))
+        probes_s = world.probes_s(iteration, ran[-1].setting)
+        seen = sighting(world.trace(ran[-1], iteration), subject.ranks, probes_s)
+        steps.append(adapting.after(iteration, seen))
         ran.append(adapting.running)
         advance()
     first = ran[0]
-    candidates = [Prospect(each.name, each, np.nan) for each in adapting.candidates]
-    others = [*ran, *candidates]
+    others = [*ran, *adapting.candidates]
     states = [world.state(iteration) for iteration in range(iterations)]
     able = _able(world, others, states)
-    knows = [first, *_oracle(world, able, _spans(states), swap_s)]
+    knows = [first, *_oracle(world, able, _spans(states), adapting.swap_costs)]
     begins, *goes_on = spans_of_who_sees(states)
-    late = [first] * (1 + len(begins)) + _oracle(world, able, goes_on, swap_s)
+    late = [first] * (1 + len(begins)) + _oracle(world, able, goes_on, adapting.swap_costs)
     rows = []
     for iteration, step in enumerate(steps):
         known, begun = knows[iteration + 1], ran[max(0, iteration - 1)]
@@ -228,10 +231,10 @@ def rehearse(
             Rehearsed(
                 iteration,
                 _happens(changes, iteration),
-                world.iteration_s(first.schedule, iteration),
-                world.iteration_s(ran[iteration].schedule, iteration) + swap_s * _is_other(begun, ran[iteration]),
-                world.iteration_s(known.schedule, iteration) + swap_s * _is_other(knows[iteration], known),
-                world.iteration_s(late[iteration + 1].schedule, iteration)
+                world.iteration_s(first, iteration),
+                world.iteration_s(ran[iteration], iteration) + swap_s * _is_other(begun, ran[iteration]),
+                world.iteration_s(known, iteration) + swap_s * _is_other(knows[iteration], known),
+                world.iteration_s(late[iteration + 1], iteration)
                 + swap_s * _is_other(late[iteration], late[iteration + 1]),
                 ran[iteration].label,
                 known.label,
@@ -242,7 +245,7 @@ def rehearse(
 
 
 def _is_other(one: Prospect, other: Prospect) -> bool:
-    return one.schedule.rows != other.schedule.rows
+    return one.candidate != other.candidate
 
 
 def _happens(changes: Sequence[Change], iteration: int) -> tuple[str, ...]:
@@ -275,29 +278,29 @@ def spans_of_who_sees(states: Sequence[int]) -> list[list[int]]:
     return spans
 
 
-def _oracle(world: World, able: Sequence[Prospect], spans: Sequence[Sequence[int]], swap_s: float) -> list[Prospect]:
-    """Per iteration of these spans, the schedule of who knows what will happen.
+def _oracle(world: World, able: Sequence[Prospect], spans: Sequence[Sequence[int]], costs: SwapCosts) -> list[Prospect]:
+    """Per iteration of these spans, the candidate of who knows what will happen.
 
     It begins with the first of `able`, may run each of them, and pays for swaps as everybody does.
     """
-    run_s = [[sum(world.typical_s(each.schedule, state) for state in span) for each in able] for span in spans]
+    run_s = [[sum(world.typical_s(each, state) for state in span) for each in able] for span in spans]
     if not spans:
         return []
-    which = best_sequence(np.array(run_s), swap_s)
+    which = best_sequence(np.array(run_s), costs.matrix([each.candidate for each in able]))
     return [able[number] for number, span in zip(which, spans, strict=True) for _ in span]
 
 
 def _able(world: World, others: Sequence[Prospect], states: Sequence[int]) -> list[Prospect]:
-    """What an oracle may run: whatever the controller could, with whose first schedule it begins, and every choice made
-    for every state that comes; each order once."""
-    found, subject = {each.schedule.rows: each for each in reversed(others)}, world.subject
-    found = {others[0].schedule.rows: others[0], **found}
+    """What an oracle may run: whatever the controller could, with whose first candidate it begins, and every choice in
+    every setting, made for every state that comes; each once."""
+    found = {each.candidate: each for each in reversed(others)}
+    found = {others[0].candidate: others[0], **found}
     for state in dict.fromkeys(states):
-        real = world.problem(state)
-        for choice, problem in zip(subject.choices, subject.problems, strict=True):
+        for label, choice, setting, planned in world.subject.recipes:
+            real = world.problem(state, setting).with_memory(planned.memory_limit)
             try:
-                made = generate_choice(choice, real.with_memory(problem.memory_limit)).schedule
+                made = Prospect(label, setting, generate_choice(choice, real).schedule, np.nan)
             except DoesNotFit:
                 continue
-            found.setdefault(made.rows, Prospect(choice.label, made, np.nan))
+            found.setdefault(made.candidate, made)
     return list(found.values())

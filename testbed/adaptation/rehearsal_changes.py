@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from testbed.adaptation.prospects import AdaptableJob
+from testbed.adaptation.adaptable_job import AdaptableJob
+from testbed.adaptation.candidates import Setting
 from testbed.errors import BadInput
 from testbed.pipeline.problem import Problem
-from testbed.plan import costs
 from testbed.plan.network_state import changed_directions, planned
-from testbed.plan.plan import Case, JobSchedule, Plan
+from testbed.plan.plan import Plan
 from testbed.plan.timeline import BEGINNING, LinkLost
 from testbed.spec.document import FieldError
 from testbed.spec.event_text import EventText, check_names, read_event
@@ -117,13 +117,11 @@ def truth_at(plan: Plan, changes: Sequence[Change], iteration: int) -> Truth:
     return Truth(real, tuple(sorted(factors.items())))
 
 
-def real_problem(subject: AdaptableJob, truth: Truth) -> Problem:
-    """What an iteration really costs. Raises BadInput where lost links leave no route."""
-    planned_as, choice = subject.problems[0], subject.choices[0]
-    stages = planned_as.stage_to_rank
-    case = Case("", (JobSchedule(choice, stages, None, None),), ())
-    real = costs.problem_of_case(truth.plan, case)
-    for (source, target), ends in subject.pairs(planned_as).items():
+def real_problem(subject: AdaptableJob, truth: Truth, setting: Setting) -> Problem:
+    """What an iteration really costs in a setting. Raises BadInput where lost links leave no route."""
+    recipe, stages = subject.settings[setting], subject.stages
+    real = subject.problem_of(truth.plan, recipe.choice, setting)
+    for (source, target), ends in subject.pairs(recipe.problem).items():
         if real.cards.issuperset(ends.route(real)):
             lost = " + ".join(event.name for event in truth.plan.events)
             raise BadInput.of("--event", "lost", lost, f"a route that is left from {source} to {target}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from testbed.adaptation.adaptation_picture import CONTROLLER, NEVER, ORACLE, AdaptationCurves, draw_curves
 from testbed.adaptation.estimates import Belief, named
 from testbed.adaptation.rehearsal import OVER, Rehearsal
+from testbed.adaptation.sightings import Path as Crossed
 
 
 def draw(rehearsal: Rehearsal, planned: Belief, message_bytes: float, path: Path, heading: str) -> None:
@@ -27,13 +28,13 @@ def draw(rehearsal: Rehearsal, planned: Belief, message_bytes: float, path: Path
 def _believed(rehearsal: Rehearsal, planned: Belief, message_bytes: float) -> dict[str, list[float]]:
     """Of messages and ranks, as so many times what was planned."""
 
-    def way(pair: tuple[str, str]) -> Callable[[Belief], float]:
-        return lambda belief: belief.paths[pair].crossing_s(message_bytes)
+    def message(which: Crossed) -> Callable[[Belief], float]:
+        return lambda belief: belief.paths[which].crossing_s(message_bytes)
 
     def rank(number: int) -> Callable[[Belief], float]:
         return lambda belief: sum(slot.value for which, slot in belief.slots.items() if which[0] == number)
 
-    curves = {f"message {named(pair)}": way(pair) for pair in planned.paths}
+    curves = {f"message {named(which)}": message(which) for which in planned.paths}
     curves |= {f"rank {number}": rank(number) for number in sorted({which[0] for which in planned.slots})}
     found = {}
     for label, of in curves.items():

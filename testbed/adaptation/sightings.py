@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.pipeline.ir import Kind
+from testbed.plan.plan import Route
 from testbed.trace.tables import KINDS, MESSAGE_LETTERS, Trace
 
 PROBE_BYTES = 1500.0
@@ -21,6 +22,23 @@ PROBE_BYTES = 1500.0
 
 Pair = tuple[str, str]
 """Two datacenters: source and target."""
+
+
+class Path(NamedTuple):
+    """From one datacenter to another, by one of the routes between them."""
+
+    source: str
+    target: str
+    route: Route
+    """Directions, by their numbers in the plan."""
+    over: str = ""
+    """Their links in words; "" for the route as planned."""
+
+    @property
+    def pair(self) -> Pair:
+        """Its ends."""
+        return self.source, self.target
+
 
 RankKind = tuple[int, Kind]
 
@@ -57,26 +75,41 @@ class Sighting(NamedTuple):
     """One iteration."""
 
     iteration_s: float
-    crossings: Mapping[Pair, Crossing]
+    crossings: Mapping[Path, Crossing]
+    """By the paths that it used."""
     slots: Mapping[RankKind, ActionTimes]
     """By pipeline rank; of several replicas that of the slowest."""
 
-    def by_themselves(self, shares: Mapping[Pair, float]) -> Sighting:
+    def by_themselves(self, shares: Mapping[Path, float]) -> Sighting:
         """With messages as if they had not had to wait for others on a full link: these shares of what they took longer
         than a probe, which no delay changes.
         """
         crossings = {
-            pair: each._replace(
-                message_s=each.probe_s + shares.get(pair, 1.0) * max(0.0, each.message_s - each.probe_s)
+            path: each._replace(
+                message_s=each.probe_s + shares.get(path, 1.0) * max(0.0, each.message_s - each.probe_s)
             )
-            for pair, each in self.crossings.items()
+            for path, each in self.crossings.items()
         }
         return self._replace(crossings=crossings)
 
+    def of_other_microbatches(self, larger: float, longer: float) -> Sighting:
+        """As it would be of microbatches of so many times the samples, whose messages have so many times the bytes."""
+        crossings, slots = {}, {}
+        for path, each in self.crossings.items():
+            size = longer * each.message_bytes
+            told = min(size, each.message_bytes) > PROBE_BYTES
+            rest = (size - PROBE_BYTES) / (each.message_bytes - PROBE_BYTES) if told else 1.0
+            crossings[path] = Crossing(each.probe_s, each.probe_s + rest * (each.message_s - each.probe_s), size)
+        for which, times in self.slots.items():
+            slots[which] = ActionTimes(larger * times.mean_s, larger * times.deviation_s, times.actions)
+        return self._replace(crossings=crossings, slots=slots)
 
-def sighting(trace: Trace, ranks: PlacedRanks, probes_s: Mapping[Pair, float]) -> Sighting:
-    """What the times of an iteration of the job with these ranks say."""
-    crossings, slots = _crossings(trace, ranks.sites, probes_s), _slots(trace, ranks.pipeline_ranks)
+
+def sighting(trace: Trace, ranks: PlacedRanks, probes_s: Mapping[Path, float]) -> Sighting:
+    """What the times of an iteration of the job with these ranks say; of every two datacenters it uses one path."""
+    path_of, by_pair = {path.pair: path for path in probes_s}, {path.pair: probe for path, probe in probes_s.items()}
+    found, slots = _crossings(trace, ranks.sites, by_pair), _slots(trace, ranks.pipeline_ranks)
+    crossings = {path_of[pair]: crossing for pair, crossing in found.items()}
     return Sighting(float(trace.makespans()[0]), crossings, slots)
 
 

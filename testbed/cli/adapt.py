@@ -51,6 +51,8 @@ def adapt(
     iterations: _Total = 60,
     schedule: options.Schedules = None,
     begin: _Begin = None,
+    microbatches: options.Microbatches = None,
+    routes: options.OtherRoutes = None,
     controller: _Controller = "ski-rental",
     swap_cost: _Cost = "20 ms",
     slot_noise: _Variation = 0.0,
@@ -64,10 +66,11 @@ def adapt(
 
     Every iteration is the event model's. The controller sees the times of the job's own messages and actions, nothing
     else; it may swap between the schedules of the workload, or those of --schedule, each made anew for what it
-    believes. Beside it train a job that never adapts and an oracle that knows all events before they happen.
+    believes, cut its batch into other numbers of microbatches, and take other routes. Beside it train a job that never
+    adapts and an oracle that knows all events before they happen.
     """
     from testbed.adaptation import controller as controllers
-    from testbed.adaptation.prospects import adaptable_job, planned_belief
+    from testbed.adaptation.adaptable_job import adaptable_job, planned_belief
     from testbed.adaptation.rehearsal import SlotVariation, rehearse
     from testbed.adaptation.rehearsal_changes import change
     from testbed.adaptation.rehearsal_picture import draw
@@ -84,7 +87,7 @@ def adapt(
     if rates_change(plan):
         expected = "constant rates: a rehearsal has iterations that differ by --event alone"
         raise BadInput.of(plan.network.name, "background", "rates that change", expected)
-    job = adaptable_job(plan, choose(plan, schedule or []))
+    job = adaptable_job(plan, choose(plan, schedule or []), microbatches or (), routes or 1)
     changes = [change(text, plan) for text in events or []]
     variation = SlotVariation(slot_noise / 100, seed)
     with Terminal(quiet=quiet).step("rehearsing", iterations) as step:
@@ -93,7 +96,7 @@ def adapt(
         )
     heading, planned = f"{plan.jobs[0].name} on {plan.network.name}, {chosen.label}", planned_belief(job)
     with output(picture, "--picture") as partial:
-        draw(found, planned, max(job.problems[0].message_bytes, default=0.0), partial, heading)
+        draw(found, planned, max(job.planned.message_bytes, default=0.0), partial, heading)
     if as_json:
         facts = {"topology": plan.network.name, "workload": plan.jobs[0].workload.name, "controller": chosen.label}
         options.emit({**facts, **_document(found, planned), "picture": str(picture)})
@@ -154,11 +157,11 @@ def _changed(belief: Belief, before: Belief) -> list[str]:
     from testbed.units import show_rate, show_time
 
     lines = []
-    for pair, path in belief.paths.items():
-        if path != before.paths[pair]:
+    for which, path in belief.paths.items():
+        if path != before.paths[which]:
             rate = path.rate_bps
             rates = _interval(rate, show_rate) if math.isfinite(rate.value) else "any rate"
-            lines.append(f"{named(pair)}: {_interval(path.delay_s, show_time)}, {rates}")
+            lines.append(f"{named(which)}: {_interval(path.delay_s, show_time)}, {rates}")
     for rank in sorted({which[0] for which in belief.slots}):
         slots = {which[1]: slot for which, slot in belief.slots.items() if which[0] == rank}
         if any(slot != before.slots[rank, kind] for kind, slot in slots.items()):
@@ -215,10 +218,11 @@ def _estimates(belief: Belief, before: Belief) -> list[dict[str, Any]]:
     from testbed.units import finite
 
     found: list[dict[str, Any]] = []
-    for (source, target), path in belief.paths.items():
-        if path != before.paths[source, target]:
+    for which, path in belief.paths.items():
+        if path != before.paths[which]:
+            ends = {"source": which.source, "target": which.target} | ({"over": which.over} if which.over else {})
             delay, rate = list(path.delay_s), [finite(value) for value in path.rate_bps]
-            found.append({"source": source, "target": target, "delay_s": delay, "rate_bps": rate})
+            found.append(ends | {"delay_s": delay, "rate_bps": rate})
     for (rank, kind), slot in belief.slots.items():
         if slot != before.slots[rank, kind]:
             found.append({"rank": rank, "kind": str(kind), "slot_s": list(slot)})

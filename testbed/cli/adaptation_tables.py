@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from testbed.grouping import grouped
 from testbed.units import show_change, show_rate, show_time, show_times
 
 
@@ -37,7 +38,7 @@ def what_it_brought(adaptation: Mapping[str, Any]) -> str:
 
     Runs of an earlier testbed have no oracle.
     """
-    rows, swap_s = adaptation["iterations"], adaptation.get("swap_s", 0.0)
+    rows = adaptation["iterations"]
     measured_s, never_s = (sum(row[name] for row in rows) for name in ("measured_s", "never_predicted_s"))
     oracle_s = sum(row.get("oracle_predicted_s", row["never_predicted_s"]) for row in rows)
     shown = show_times([measured_s, never_s, oracle_s])
@@ -46,25 +47,44 @@ def what_it_brought(adaptation: Mapping[str, Any]) -> str:
     line = f"{len(rows)} iterations with {_swaps(swaps)}: {shown[0]}; never adapting (predicted): {shown[1]} ({change})"
     if "oracle" not in rows[0]:
         return line
-    known = oracle_swaps(adaptation)
-    most_s, gain_s = never_s - oracle_s - known * swap_s, never_s - measured_s - swaps * swap_s
-    share = f"; {gain_s / most_s:.0%} of its gain, swaps at {show_time(swap_s)} paid for" if most_s > 0 else ""
-    return f"{line}; oracle (predicted): {shown[2]} with {_swaps(known)}{share}"
+    share = share_of_oracle(adaptation)
+    gained = "" if share is None else f"; {share:.0%} of its gain, swaps paid for"
+    return f"{line}; oracle (predicted): {shown[2]} with {_swaps(oracle_swaps(adaptation))}{gained}"
+
+
+def share_of_oracle(adaptation: Mapping[str, Any]) -> float | None:
+    """What adapting brought of what an oracle would gain, swaps paid for by both: by the controller as they took, by
+    the oracle as they are believed to; None where it gains nothing.
+    """
+    rows, assumed_s = adaptation["iterations"], adaptation.get("swap_s", 0.0)
+    never_s, measured_s, oracle_s = (
+        sum(row[name] for row in rows) for name in ("never_predicted_s", "measured_s", "oracle_predicted_s")
+    )
+    paid_s = sum(_took_s(row, assumed_s) for row in rows if row["swapped_to"] is not None)
+    oracle_paid_s = sum(row.get("oracle_swap_s", assumed_s) for row in rows if row["oracle_swaps"])
+    most_s = never_s - oracle_s - oracle_paid_s
+    return (never_s - measured_s - paid_s) / most_s if most_s > 0 else None
+
+
+def _took_s(row: Mapping[str, Any], assumed_s: float) -> float:
+    """What a swap took; runs of an earlier testbed did not tell."""
+    return assumed_s if row.get("swap_took_s") is None else float(row["swap_took_s"])
 
 
 def what_a_swap_took(adaptation: Mapping[str, Any]) -> Iterator[str]:
-    """By how much longer the job is idle behind an iteration where it swaps, in the mean; nothing where it never does.
-
-    It is idle behind every iteration: there it sends probes and asks its controller.
-    """
-    idle_s: dict[bool, list[float]] = {True: [], False: []}
-    for row in adaptation["iterations"]:
-        if row.get("idle_s") is not None:
-            idle_s[row["swapped_to"] is not None].append(row["idle_s"])
-    if all(idle_s.values()):
-        swapping_s, usual_s = mean(idle_s[True]), median(idle_s[False])
-        took, told = show_time(swapping_s - usual_s), show_time(adaptation["swap_s"])
-        yield f"a swap took {took} (taken to cost {told}): idle for {show_time(swapping_s)}, else {show_time(usual_s)}"
+    """By what swaps change, what they took and what they were believed to; and what else keeps the job idle."""
+    rows = adaptation["iterations"]
+    by_kind = grouped((row["swap"], row) for row in rows if row.get("swap_took_s") is not None)
+    for kind, swaps in by_kind.items():
+        took_s = [row["swap_took_s"] for row in swaps]
+        shown = show_time(min(took_s)) + (f" to {show_time(max(took_s))}" if len(swaps) > 1 else "")
+        first, last = (show_time(row["swap_believed_s"]) for row in (swaps[0], swaps[-1]))
+        believed = f"believed to cost {first}" + (f", before the last one {last}" if len(swaps) > 1 else "")
+        yield f"{_swaps(len(swaps))} of {kind} took {shown} ({believed})"
+    idle_s = [row["idle_s"] for row in rows if row.get("idle_s") is not None]
+    probing_s = [row["probing_s"] for row in rows if row.get("probing_s") is not None]
+    if idle_s and probing_s:
+        yield f"idle behind an iteration: {show_time(median(idle_s))}, {show_time(median(probing_s))} of it for probes"
 
 
 def oracle_swaps(adaptation: Mapping[str, Any]) -> int:

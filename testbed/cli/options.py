@@ -265,6 +265,24 @@ Adapt = Annotated[
         "the job's own times: ski-rental, never or FILE.py:NAME; options as in ski-rental,dwell=5.",
     ),
 ]
+Microbatches = Annotated[
+    list[int] | None,
+    typer.Option(
+        metavar="N",
+        help="The job that adapts may also cut its batch into so many microbatches: as many samples in all, slots and "
+        "messages grow with those of each (repeatable).",
+    ),
+]
+OtherRoutes = Annotated[
+    int | None,
+    typer.Option(
+        "--routes",
+        min=1,
+        max=64,
+        metavar="N",
+        help="The job that adapts may also send over the N routes of least delay between two datacenters.",
+    ),
+]
 Checkpoint = Annotated[
     str | None,
     typer.Option(

@@ -58,6 +58,8 @@ class PlanOptions(NamedTuple):
     failure: Sequence[str] | None = None
     chaos: str | None = None
     background: Path | None = None
+    microbatches: Sequence[int] | None = None
+    routes: int | None = None
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
@@ -83,6 +85,8 @@ def plan(
     depart: options.Depart = None,
     swap: options.Swap = None,
     adapt: options.Adapt = None,
+    microbatches: options.Microbatches = None,
+    routes: options.OtherRoutes = None,
     rounds: options.Rounds = None,
     checkpoint: options.Checkpoint = None,
     failure: options.Failures = None,
@@ -108,7 +112,7 @@ def plan(
     from testbed.planning import file, resolve
 
     comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, rounds, checkpoint, failure, chaos, background
-    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
+    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes, microbatches, routes)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
@@ -264,7 +268,13 @@ def scheduled_and_routed(
     if asked.adapt is not None:
         from testbed.adaptation.adapting_plan import with_adaptation
 
-        plan = with_adaptation(plan, asked.adapt)
+        plan = with_adaptation(plan, asked.adapt, microbatches=asked.microbatches or (), routes=asked.routes or 1)
+    elif asked.microbatches:
+        expected = "--adapt beside it: a job that does not adapt has those of its workload (--set microbatches=N)"
+        raise BadInput.of("--microbatches", "option", asked.microbatches[0], expected)
+    elif asked.routes:
+        expected = "--adapt beside it: a job that does not adapt keeps its routes (--policy)"
+        raise BadInput.of("--routes", "option", asked.routes, expected)
     if asked.checkpoint or asked.failure or asked.chaos:
         from testbed.goodput.recovering_plan import with_recovery
 

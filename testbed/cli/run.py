@@ -76,6 +76,8 @@ def run(
     depart: options.Depart = None,
     swap: options.Swap = None,
     adapt: options.Adapt = None,
+    microbatches: options.Microbatches = None,
+    routes: options.OtherRoutes = None,
     rounds: options.Rounds = None,
     checkpoint: options.Checkpoint = None,
     failure: options.Failures = None,
@@ -100,7 +102,7 @@ def run(
     from testbed.planning import resolve
 
     more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos, background
-    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more)
+    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more, microbatches, routes)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations, trust=trust)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
     guest = vm or plan.clock.name == "virtual"

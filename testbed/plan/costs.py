@@ -18,6 +18,7 @@ from testbed.plan import counts, routes
 from testbed.plan.background import streams_on
 from testbed.plan.exchange import exchange_at, sites_of
 from testbed.plan.framing import ACK_BYTES, part_bytes, sent_and_acknowledged, super_packet_bytes, wire_bytes
+from testbed.plan.microbatches import cuts_of, job_in, memory_in
 from testbed.plan.network_state import link_costs
 from testbed.plan.plan import Case, Job, JobSchedule, Plan, Profile
 from testbed.plan.rank_routes import RankRoutes
@@ -61,7 +62,8 @@ def problem_for(plan: Plan, schedule: Schedule, *, job: int = 0) -> Problem:
 def problem_of_case(plan: Plan, case: Case, pacing: Pacing | None = None, *, job: int = 0) -> Problem:
     """The scheduling problem of a job in a case, on the case's routes. Raises as `problem`."""
     chosen = case.jobs[job]
-    return _problem(plan, plan.jobs[job], chosen.stage_to_rank, chosen.choice.memory, pacing, case)
+    memory = memory_in(plan.jobs[job], chosen)
+    return _problem(plan, job_in(plan.jobs[job], chosen), chosen.stage_to_rank, memory, pacing, case)
 
 
 def schedule_of(plan: Plan, case: Case, *, job: int = 0) -> Schedule | None:
@@ -69,7 +71,8 @@ def schedule_of(plan: Plan, case: Case, *, job: int = 0) -> Schedule | None:
     chosen = case.jobs[job]
     if chosen.rows is None:
         return None
-    return Schedule(case.label, chosen.rows, chosen.stage_to_rank, plan.jobs[job].workload.microbatches)
+    count = job_in(plan.jobs[job], chosen).workload.microbatches
+    return Schedule(case.label, chosen.rows, chosen.stage_to_rank, count)
 
 
 def predict(plan: Plan, choice: ScheduleChoice, schedule: Schedule) -> Trace:
@@ -110,8 +113,14 @@ def largest_burst_bytes(plan: Plan) -> int:
 
     Each message out belongs to a microbatch in flight on the rank that sends it (F) or takes it (G).
     """
-    every = (pair for case in plan.cases for pair in zip(plan.jobs, case.jobs, strict=True))
-    return max([1, *(_burst_bytes(job, chosen) for job, chosen in every)])
+    return max([1, *(_burst_bytes(job, chosen) for case in _cases(plan) for job, chosen in case)])
+
+
+def _cases(plan: Plan) -> list[list[tuple[Job, JobSchedule]]]:
+    """Of every case, in each number of microbatches that it may have, the jobs as they are in it."""
+    every = [cut for case in plan.cases for cut in cuts_of(plan, case)]
+    pairs = [zip(plan.jobs, case.jobs, strict=True) for case in every]
+    return [[(job_in(job, chosen), chosen) for job, chosen in of_case] for of_case in pairs]
 
 
 def _most_between_replicas_bytes(job: Job, chosen: JobSchedule) -> int:

@@ -11,10 +11,10 @@ from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, JobSchedule, Plan
 from testbed.plan.timeline import (
     Event,
+    FlowsMoved,
     JobArrives,
     JobDeparts,
     LinkLost,
-    Moment,
     RankSlower,
     ScheduleSwapped,
     begins,
@@ -177,7 +177,7 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
     names = [job.name for job in plan.jobs]
     arrives = {arrival.name: arrival.at for arrival in plan.events if isinstance(arrival, JobArrives)}
     network, working = planned(plan.network), frozenset(names) - arrives.keys()
-    seen = set[tuple[bool, str, Moment | None]]()
+    seen = set[tuple[object, ...]]()
     for number, event in enumerate(plan.events):
         source, field = place(number)
         there = bool(working) or number > 0
@@ -185,10 +185,13 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
         if event.of_jobs:
             require(event.name in names, source, f"{field}.name", event.name, f"one of the jobs ({listed(names)})")
         if _begins_case(event):
-            mark = isinstance(event, JobArrives), event.name, event.at if isinstance(event, ScheduleSwapped) else None
-            once = "each name once" if mark[2] is None else "one schedule at a time"
+            mark, once = _mark(event)
             require(mark not in seen, source, f"{field}.name", event.name, once)
             seen.add(mark)
+        if isinstance(event, FlowsMoved):
+            for end, name in (("source", event.source), ("target", event.target)):
+                known = name in network.datacenters
+                require(known, source, f"{field}.{end}", name, f"a datacenter ({listed(network.datacenters)})")
         if isinstance(event, RankSlower):
             _check_slower(plan, event, source, field)
         if isinstance(event, JobDeparts) and event.name in arrives:
@@ -206,6 +209,15 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
         network, working = after, event.on_jobs(working)
         more = number + 1 < len(plan.events) and plan.events[number + 1].at == event.at
         require(bool(working) or more, source, f"{field}.name", event.name, "one job or more at work after it")
+
+
+def _mark(event: Event) -> tuple[tuple[object, ...], str]:
+    """What no two events between iterations may share, and in words that there is one of it."""
+    if isinstance(event, ScheduleSwapped):
+        return (event.kind, event.name, event.at), "one schedule at a time"
+    if isinstance(event, FlowsMoved):
+        return (event.kind, event.name, event.at, event.source, event.target), "one route at a time"
+    return (isinstance(event, JobArrives), event.name), "each name once"
 
 
 def _check_slower(plan: Plan, event: RankSlower, source: str, field: str) -> None:

@@ -13,9 +13,9 @@ from testbed.pipeline.memory import RankBytes, peak_bytes, peaks
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.receive_buffers import Numbers, own_buffers, shared_buffers
 from testbed.plan import counts
-from testbed.plan.costs import schedule_of
 from testbed.plan.events import swaps
 from testbed.plan.exchange import exchange_at
+from testbed.plan.microbatches import cuts_of, job_in
 from testbed.plan.plan import Case, Job, JobSchedule, Plan
 from testbed.plan.tensor_exchanges import buffer_bytes as exchange_buffer_bytes
 from testbed.plan.tensor_exchanges import tensor_exchanges
@@ -123,21 +123,22 @@ def message_bytes(job: Job, schedule: Schedule, rank: int, numbers: Numbers) -> 
 
 
 def buffer_bytes(plan: Plan) -> int:
-    """What all ranks keep of messages in the case that needs most."""
-    every = range(len(plan.jobs))
-    return max((sum(_buffers_of_job(plan, case, job) for job in every) for case in plan.cases), default=0)
+    """What all ranks keep of messages in the case that needs most, in each number of microbatches that it may have."""
+    every = [cut for case in plan.cases for cut in cuts_of(plan, case)]
+    return max((sum(_of_job(plan, case, number) for number in range(len(plan.jobs))) for case in every), default=0)
 
 
-def _buffers_of_job(plan: Plan, case: Case, number: int) -> int:
-    job, schedule = plan.jobs[number], schedule_of(plan, case, job=number)
-    chosen, degree = case.jobs[number], plan.jobs[number].mesh.tp
-    if schedule is None:  # at most: every message by itself, at both ends
+def _of_job(plan: Plan, case: Case, number: int) -> int:
+    chosen = case.jobs[number]
+    job, rows = job_in(plan.jobs[number], chosen), chosen.rows
+    if rows is None or plan.adaptation is not None:  # at most: every message by itself, at both ends
         boundaries = sum(a != b for a, b in pairwise(chosen.stage_to_rank))
         held = 4 * boundaries * job.workload.microbatches * job.workload.message_bytes()
     else:
+        schedule = Schedule(case.label, rows, chosen.stage_to_rank, job.workload.microbatches)
         numbers = own_buffers(schedule) if swaps(plan) else shared_buffers(schedule)
         held = sum(message_bytes(job, schedule, rank, mine) for rank, mine in enumerate(numbers))
-    return job.mesh.dp * degree * held + degree * _exchange_bytes(job, chosen)
+    return job.mesh.dp * job.mesh.tp * held + job.mesh.tp * _exchange_bytes(job, chosen)
 
 
 def _exchange_bytes(job: Job, chosen: JobSchedule) -> int:

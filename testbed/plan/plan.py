@@ -190,6 +190,8 @@ class JobSchedule:
     """What a solver proved of it."""
     remarks: tuple[str, ...] = ()
     """What a user should know of it: what memory has cost it, or that it is the fastest of several."""
+    microbatches: int | None = None
+    """Into how many a pipeline's batch is cut, of as many samples in all; None: as the workload says."""
 
 
 @_written
@@ -280,6 +282,10 @@ class Adaptation:
     """What it may swap between, each made anew for what it believes of network and ranks."""
     swap_s: float
     """What it takes a swap to cost."""
+    microbatches: tuple[int, ...] = ()
+    """Numbers of them, beside the workload's own, that it may cut a pipeline's batch into."""
+    routes: int = 1
+    """Between two datacenters; 1: the one that the plan has."""
     content: str | None = None
     """Of a controller in a file, what the file holds; None of one that is registered."""
 

@@ -125,6 +125,25 @@ class ScheduleSwapped(Event):
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
+class FlowsMoved(Event):
+    """All that a job sends from one datacenter to another takes another route from then on."""
+
+    kind = "flows-moved"
+    option = "--adapt"
+    of_jobs = True
+    between_iterations = True
+
+    source: str
+    target: str
+    route: tuple[int, ...]
+    """Directions, by their numbers in the network."""
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.source} -> {self.target}@{self.at.iteration}"
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
 class LinkEvent(Event):
     """One direction of a link has another rate or delay from then on, or sends nothing until it sends again.
 
@@ -182,7 +201,7 @@ class RankSlower(Event):
 
 
 EVENT_KINDS: dict[str, type[Event]] = {
-    kind.kind: kind for kind in (LinkLost, JobArrives, JobDeparts, ScheduleSwapped, LinkEvent, RankSlower)
+    kind.kind: kind for kind in (LinkLost, JobArrives, JobDeparts, ScheduleSwapped, FlowsMoved, LinkEvent, RankSlower)
 }
 """By what plan.json calls them."""
 

@@ -10,6 +10,7 @@ from testbed.plan import routes
 from testbed.plan.events import at_work
 from testbed.plan.exchange import exchange_at
 from testbed.plan.framing import ACK_BYTES, part_bytes, super_packet_bytes, there_and_back
+from testbed.plan.microbatches import job_in
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.tensor_exchanges import tensor_exchanges
@@ -95,7 +96,8 @@ def _messages(plan: Plan, case: Case, jobs: Sequence[int]) -> Iterator[tuple[int
     """(source rank, target rank, payload bytes, how often) of all that ranks send each other in an iteration."""
     yield from _posted_ahead(plan, case, jobs)
     for number in jobs:
-        job, chosen = plan.jobs[number], case.jobs[number]
+        chosen = case.jobs[number]
+        job = job_in(plan.jobs[number], chosen)
         for replica, rank in product(range(job.mesh.dp), range(job.mesh.pp)):
             for source, target in permutations(job.mesh.tensor_ranks(replica, rank), 2):
                 for exchange in tensor_exchanges(job, chosen.stage_to_rank, rank):
@@ -105,7 +107,8 @@ def _messages(plan: Plan, case: Case, jobs: Sequence[int]) -> Iterator[tuple[int
 def _posted_ahead(plan: Plan, case: Case, jobs: Sequence[int]) -> Iterator[tuple[int, int, float, int]]:
     """Those whose receives can be posted a whole iteration ahead: between stages, and between replicas."""
     for number in jobs:
-        job, chosen = plan.jobs[number], case.jobs[number]
+        chosen = case.jobs[number]
+        job = job_in(plan.jobs[number], chosen)
         mesh, workload, stages = job.mesh, job.workload, chosen.stage_to_rank
         for replica, tensor_rank in product(range(mesh.dp), range(mesh.tp)):
             ranks = mesh.pipeline(replica, tensor_rank)

@@ -13,6 +13,7 @@ from testbed.model.repeated import RepeatedIterations, Slots
 from testbed.model.simulate import simulate_jobs
 from testbed.plan.drawn_slots import SlowerRank, slots_of
 from testbed.plan.events import Phase, at_work, phases, trainings
+from testbed.plan.microbatches import job_in
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.timeline import RankSlower
 from testbed.trace.tables import Trace, concatenate
@@ -110,7 +111,7 @@ def slots_in(plan: Plan, case: Case, loads: Sequence[Load], iteration: int) -> S
     """Per job at work, what its actions take in a round of the training."""
     found: list[Floats | None] = []
     for number, load in zip(at_work(plan, case), loads, strict=True):
-        job, slower = plan.jobs[number], slower_ranks(plan, case, number)
+        job, slower = job_in(plan.jobs[number], case.jobs[number]), slower_ranks(plan, case, number)
         stages = load.schedule.stage_to_rank
         usual = is_uniform(job) and not any(one.applies(iteration) for one in slower)
         found.append(None if usual else slots_of(job.workload, stages, iteration, slower))

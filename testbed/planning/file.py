@@ -15,6 +15,7 @@ from testbed.files import json_object, read_text, saving
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, events, routes
 from testbed.plan.background import check_background
+from testbed.plan.microbatches import require_microbatches
 from testbed.plan.network_state import NetworkState, network_at, planned
 from testbed.plan.plan import Case, Flow, Job, JobSchedule, Network, Plan, Route
 from testbed.planning.recoverable import require_recoverable
@@ -68,6 +69,9 @@ def to_json(plan: Plan) -> str:
         for name in ("continues", "starts_s", "alone_of", "alone", "iterations"):
             if not case[name]:
                 del case[name]
+        for chosen in case["jobs"]:
+            if chosen["microbatches"] is None:
+                del chosen["microbatches"]
     return json.dumps(written, indent=1, allow_nan=False) + "\n"
 
 
@@ -139,6 +143,8 @@ def check(plan: Plan, source: str) -> None:
     least = plan.elephants_from
     require(least is None or 0 <= least < math.inf, source, "elephants_from", least, "0 bytes or more")
     require_recoverable(plan, source, "recovery")
+    for number, count in enumerate(() if plan.adaptation is None else plan.adaptation.microbatches):
+        require_microbatches(plan.jobs[0], count, source, f"adaptation.microbatches.{number}")
     labels = [case.label for case in plan.cases]
     require(len(set(labels)) == len(labels), source, "cases.label", labels, "a label for every case alone")
     events.check_events(plan, lambda number: (source, f"events.{number}"))
@@ -294,6 +300,8 @@ def _check_schedule(plan: Plan, case: Case, job: Job, chosen: JobSchedule, numbe
     stages, (source, field) = chosen.stage_to_rank, where
     whole = len(stages) >= job.mesh.pp and all(stages.count(r) * job.mesh.pp == len(stages) for r in range(job.mesh.pp))
     require(whole, source, f"{field}.stage_to_rank", list(stages), f"as many stages on each of {job.mesh.pp} ranks")
+    if chosen.microbatches is not None:
+        require_microbatches(job, chosen.microbatches, source, f"{field}.microbatches")
     schedule = costs.schedule_of(plan, case, job=number)
     if schedule is None:
         require(job.workload.pacing is None, source, f"{field}.rows", None, "rows: this job is paced")

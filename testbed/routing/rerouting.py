@@ -11,7 +11,8 @@ from testbed.plan import routes
 from testbed.plan.events import at_work, changed, check_events, lost, scheduled
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Continuation, Framing, JobSchedule, Plan, Route
-from testbed.plan.timeline import BEGINNING, Event, LinkLost, Moment, ScheduleSwapped
+from testbed.plan.routes import datacenter_of
+from testbed.plan.timeline import BEGINNING, Event, FlowsMoved, LinkLost, Moment, ScheduleSwapped
 from testbed.planning.resolve import framing_of
 from testbed.routing.apply import demands, on_routes
 from testbed.routing.planner import USUAL_REACH, Planner, Reach
@@ -96,17 +97,21 @@ def swapped(plan: Plan, case: Case) -> Case:
     )
 
 
-def with_swap(plan: Plan, before: Case, chosen: JobSchedule, after: int) -> tuple[Plan, Case]:
+def with_swap(plan: Plan, before: Case, chosen: JobSchedule, taken: tuple[Route, ...], after: int) -> tuple[Plan, Case]:
     """The plan of one job that goes on with the schedule after so many measured iterations, and the case behind the
-    one `before` in which it does.
+    one `before` in which it does, on the routes that are `taken` then, one for every flow.
     """
-    label = chosen.choice.label
-    swap = ScheduleSwapped(plan.jobs[0].name, Moment(after), label)
+    label, name, at = chosen.choice.label, plan.jobs[0].name, Moment(after)
+    nodes, moved = routes.nodes_of_ranks(plan), dict[tuple[str, str], Route]()
+    for flow, was, now in zip(plan.flows, before.routes, taken, strict=True):
+        if was != now:
+            moved[datacenter_of(nodes[flow.source]), datacenter_of(nodes[flow.target])] = now
+    happens = [ScheduleSwapped(name, at, label), *(FlowsMoved(name, at, *pair, to) for pair, to in moved.items())]
     continues = Continuation(after, None, *USUAL_REACH)
-    case = replace(before, label=f"{label} from {after}", jobs=(chosen,), continues=continues)
+    case = replace(before, label=f"{label} from {after}", jobs=(chosen,), routes=taken, continues=continues)
     place = [one.label for one in plan.cases].index(before.label) + 1
     cases = (*plan.cases[:place], case, *plan.cases[place:])
-    events = tuple(sorted((*plan.events, swap), key=lambda event: event.at))
+    events = tuple(sorted((*plan.events, *happens), key=lambda event: event.at))
     return replace(plan, events=events, cases=cases), case
 
 
@@ -178,15 +183,24 @@ def _framing(plan: Plan, cases: Sequence[Case]) -> Framing:
 def rerouted(plan: Plan, before: Case, case: Case) -> tuple[Route, ...]:
     """A route for every flow of the plan in a case that goes on from another.
 
-    The policy routes what the jobs at work send. Without one, what has lost its route takes the default one of the
-    network that is left, and nothing else moves. Raises BadInput where no route is left, or for a policy that makes
-    whole cases.
+    The policy routes what the jobs at work send. Without one, what is told to move does, what has lost its route takes
+    the default one of the network that is left, and nothing else moves. Raises BadInput where no route is left, or for
+    a policy that makes whole cases.
     """
     assert case.continues is not None
     network, nodes = network_at(plan, case), routes.nodes_of_ranks(plan)
+    told = {
+        (event.source, event.target): event.route
+        for event in plan.events
+        if isinstance(event, FlowsMoved) and event.at == Moment(case.continues.after)
+    }
+    asked = [
+        told.get((datacenter_of(nodes[flow.source]), datacenter_of(nodes[flow.target])), route)
+        for flow, route in zip(plan.flows, before.routes, strict=True)
+    ]
     kept = tuple(
         route if network.down.isdisjoint(route) else network.default_route(nodes[flow.source], nodes[flow.target])
-        for flow, route in zip(plan.flows, before.routes, strict=True)
+        for flow, route in zip(plan.flows, asked, strict=True)
     )
     moved = replace(case, routes=kept)
     if case.continues.policy is not None:

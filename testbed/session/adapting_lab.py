@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -11,19 +12,21 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.adaptation.adaptable_job import adaptable_job, planned_belief
 from testbed.adaptation.adapting_plan import OPTION
+from testbed.adaptation.candidates import Prospect, Setting
 from testbed.adaptation.controller import Adapting, Step, choose
 from testbed.adaptation.estimates import Belief, named
 from testbed.adaptation.oracle import best_sequence
-from testbed.adaptation.prospects import adaptable_job, planned_belief
-from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting, with_wire_bytes
+from testbed.adaptation.sightings import PROBE_BYTES, Path, sighting, with_wire_bytes
+from testbed.adaptation.swap_costs import kind_of
 from testbed.errors import RunFailed
-from testbed.pipeline.ir import Schedule
-from testbed.plan.plan import JobSchedule, Plan
+from testbed.plan.plan import Case, JobSchedule, Plan
 from testbed.plan.timeline import LinkEvent
 from testbed.planning.drawn_iterations import phase_of, rank_changes
 from testbed.planning.prediction import parts_of, predict_training
-from testbed.spec.choice import ScheduleChoice
+from testbed.session.case import GoesOn
+from testbed.spec.choice import with_ending
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace
 
@@ -42,14 +45,15 @@ class AdaptingLab:
         """Raises BadInput for a plan that no controller can adapt."""
         assert plan.adaptation is not None
         asked = plan.adaptation
-        self._job, self._network = adaptable_job(plan, asked.choices), network
+        self._job, self._network = adaptable_job(plan, asked.choices, asked.microbatches, asked.routes), network
         controller, begins = choose(asked.controller, option=OPTION, content=asked.content), plan.cases[0].jobs[0]
         self._adapting = Adapting(self._job, controller.begin(), asked.swap_s, begins.choice.label)
-        self._stages, self._begun = begins.stage_to_rank, self._adapting.running.schedule
+        self._begun = self._adapting.running
         self._plan, self._asked = plan, asked
-        self._message_bytes = max(self._job.problems[0].message_bytes)
-        self._predicted = self._training(begins.choice, self._begun)
-        self._never_s = self._times_s(self._predicted).tolist()
+        self._message_bytes = max(self._job.planned.message_bytes)
+        self._predicted: dict[Setting, Trace] = {self._begun.setting: self._training(self._begun)}
+        """By setting, what is predicted with the first candidate that had it: messages are the same with every one."""
+        self._never_s = self._times_s(self._predicted[self._begun.setting]).tolist()
         self._planned_s = self._believed_s(planned_belief(self._job))
         self._happens = _happenings(plan)
         self._rows: list[dict[str, Any]] = []
@@ -58,31 +62,58 @@ class AdaptingLab:
     def document(self) -> dict[str, Any]:
         """`adaptation` in comparison.json."""
         rows = [row | known for row, known in zip(self._rows, self._oracle(), strict=True)]
+        costs = self._adapting.swap_costs
         asked = {"controller": self._asked.controller, "swap_s": self._asked.swap_s}
-        return asked | {"planned_s": self._planned_s, "iterations": rows}
+        believed = {kind: costs.believed_s(kind) for kind in costs.known}
+        return asked | {"swap_believed_s": believed, "planned_s": self._planned_s, "iterations": rows}
 
-    def after(self, iteration: int, ended: Trace, *, over: bool) -> JobSchedule | None:
+    @property
+    def cases(self) -> list[Case]:
         """See session.case.RunningController."""
-        probes_s = self._probes_s()
-        runs = self._adapting.running.label
-        seen = sighting(with_wire_bytes(ended, self._predicted), self._job.ranks, probes_s)
+        begins, job = self._plan.cases[0], self._job
+        return [
+            replace(begins, jobs=(job.scheduled(recipe.choice, setting),), routes=job.routes_in(setting))
+            for setting, recipe in job.settings.items()
+        ]
+
+    def after(self, iteration: int, ended: Trace, *, over: bool) -> GoesOn | None:
+        """See session.case.RunningController."""
+        running, begun_s = self._adapting.running, time.monotonic()
+        probes_s = self._probes_s(running.setting)
+        probing_s = time.monotonic() - begun_s
+        if running.setting not in self._predicted:
+            self._predicted[running.setting] = self._training(running)
+        seen = sighting(with_wire_bytes(ended, self._predicted[running.setting]), self._job.ranks, probes_s)
         step = self._adapting.after(iteration - 1, seen)
         step = step._replace(swapped_to=None, expected_s=step.stays_s) if over else step
-        self._keep(iteration - 1, runs, float(ended.makespans()[0]), probes_s, step)
+        self._keep(iteration - 1, running, float(ended.makespans()[0]), probes_s, step)
+        self._rows[-1]["probing_s"] = probing_s
         if step.swapped_to is None:
             return None
-        label, rows = step.swapped_to.label, step.swapped_to.schedule.rows
-        choice = next(choice for choice in self._job.choices if choice.label == label)
-        return JobSchedule(choice.model_copy(update={"label": f"{label} of {iteration}"}), self._stages, rows, None)
+        scheduled = self._scheduled(step.swapped_to, with_ending(step.swapped_to.label, f" of {iteration}"))
+        return GoesOn(scheduled, self._job.routes_in(step.swapped_to.setting))
+
+    def swapped(self, seconds: float) -> None:
+        """See session.case.RunningController."""
+        row = self._rows[-1]
+        row["swap_took_s"] = seconds
+        self._adapting.swap_costs.learn(row["swap"], seconds)
 
     def goes_on(self, iteration: int, idle_s: float) -> None:
         """See session.case.RunningController."""
         self._rows[iteration - 1]["idle_s"] = idle_s
 
-    def _training(self, choice: ScheduleChoice, schedule: Schedule) -> Trace:
-        """What is predicted with a schedule and the plan's events."""
+    def _scheduled(self, prospect: Prospect, label: str) -> JobSchedule:
+        """What the job does in a case with a candidate, which the plan calls so."""
+        recipe = self._job.labelled(prospect.label)
+        bare = self._job.scheduled(recipe.choice.model_copy(update={"label": label}), prospect.setting)
+        return replace(bare, rows=prospect.schedule.rows)
+
+    def _training(self, runs: Prospect) -> Trace:
+        """What is predicted with a candidate and the plan's events."""
         case = self._plan.cases[0]
-        running = replace(case, jobs=(JobSchedule(choice, self._stages, schedule.rows, None),))
+        routes = self._job.routes_in(runs.setting)
+        running = replace(case, jobs=(self._scheduled(runs, runs.label),), routes=routes)
         (part,) = parts_of(self._plan, running, predict_training(self._plan, running).trace)
         return part
 
@@ -92,62 +123,70 @@ class AdaptingLab:
 
     def _oracle(self) -> list[dict[str, Any]]:
         """Per iteration, schedule and time of who knows all events and may run whatever the controller could: as
-        predicted, and with swaps that cost what the controller takes them to cost, though they are in no iteration.
+        predicted, and with swaps that cost what they took, or are taken to cost, though they are in no iteration.
         """
         if not self._rows:
             return []
-        every = {schedule.rows: schedule for schedule in (self._begun, *self._adapting.candidates)}.values()
-        choices = {choice.label: choice for choice in self._job.choices}
-        trained = [self._training(choices[schedule.name], schedule) for schedule in every]
+        every = {each.candidate: each for each in (self._begun, *self._adapting.candidates)}.values()
+        trained = [self._training(each) for each in every]
         seconds = np.array([self._times_s(each)[: len(self._rows)] for each in trained]).T
-        names = [schedule.name for schedule in every]
-        chosen = best_sequence(seconds, self._asked.swap_s)
+        names = [each.label for each in every]
+        swaps_s = self._adapting.swap_costs.matrix([each.candidate for each in every])
+        chosen = best_sequence(seconds, swaps_s)
         return [
             {
                 "oracle": names[which],
                 "oracle_swaps": which != before,
+                "oracle_swap_s": float(swaps_s[before, which]),
                 "oracle_predicted_s": float(seconds[place, which]),
             }
             for place, (before, which) in enumerate(pairwise([0, *chosen]))
         ]
 
-    def _probes_s(self) -> dict[Pair, float]:
-        """A link that is down says nothing."""
+    def _probes_s(self, setting: Setting) -> dict[Path, float]:
+        """Of the paths in use. A link that is down says nothing."""
         found = {}
-        problem = self._job.problems[0]
-        for pair, ends in self._job.pairs(problem).items():
+        problem = self._job.planned
+        ends = self._job.pairs(problem)
+        for path in setting.paths:
             try:
-                found[pair] = self._network.probe_s(*self._job.nodes_of(problem, ends), int(PROBE_BYTES))
+                found[path] = self._network.probe_s(*self._job.nodes_of(problem, ends[path.pair]), int(PROBE_BYTES))
             except RunFailed:
                 continue
         return found
 
     def _believed_s(self, belief: Belief) -> dict[str, float]:
         """What the longest message takes from one datacenter to another, and one action of each kind on a rank."""
-        found = {named(pair): path.crossing_s(self._message_bytes) for pair, path in belief.paths.items()}
+        found = {named(which): path.crossing_s(self._message_bytes) for which, path in belief.paths.items()}
         for (rank, _), slot in belief.slots.items():
             name = f"rank {rank}"
             found[name] = found.get(name, 0.0) + slot.value
         return found
 
-    def _keep(self, iteration: int, runs: str, iteration_s: float, probes_s: Mapping[Pair, float], step: Step) -> None:
-        belief = step.belief
+    def _keep(
+        self, iteration: int, runs: Prospect, iteration_s: float, probes_s: Mapping[Path, float], step: Step
+    ) -> None:
+        belief, costs = step.belief, self._adapting.swap_costs
+        kind = None if step.swapped_to is None else kind_of(runs.setting, step.swapped_to.setting)
         row = {
             "iteration": iteration,
-            "schedule": runs,
+            "schedule": runs.label,
             "happens": self._happens.get(iteration, []),
             "measured_s": iteration_s,
             "never_predicted_s": self._never_s[iteration],
-            "probes_s": {named(pair): seconds for pair, seconds in probes_s.items()},
+            "probes_s": {named(path): seconds for path, seconds in probes_s.items()},
             "alarms": step.learnt.alarms,
             "changes": step.learnt.changes,
-            "delay_s": {named(pair): path.delay_s.value for pair, path in belief.paths.items()},
+            "delay_s": {named(which): path.delay_s.value for which, path in belief.paths.items()},
             "rate_bps": {
-                named(pair): path.rate_bps.value if math.isfinite(path.rate_bps.value) else None
-                for pair, path in belief.paths.items()
+                named(which): path.rate_bps.value if math.isfinite(path.rate_bps.value) else None
+                for which, path in belief.paths.items()
             },
             "believed_s": self._believed_s(belief),
             "swapped_to": step.swapped_to and step.swapped_to.label,
+            "swap": kind,
+            "swap_believed_s": None if kind is None else costs.believed_s(kind),
+            "swap_took_s": None,
             "idle_s": None,
             "stays_s": step.stays_s,
             "expected_s": step.expected_s,

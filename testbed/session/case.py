@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +23,7 @@ from testbed.pipeline.memory import RankBytes
 from testbed.plan.costs import schedule_of
 from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.events import Phase, at_work, own_phase, phases, swaps, trained
-from testbed.plan.plan import Case, Job, JobSchedule, Plan
+from testbed.plan.plan import Case, Job, JobSchedule, Plan, Route
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_training, training_of
 from testbed.planning.ties import Range
@@ -47,6 +48,14 @@ from testbed.train.assignment import Fingerprint, TimedSchedule, TrainingTask, r
 from testbed.units import show_time
 
 
+class GoesOn(NamedTuple):
+    """With what a training goes on."""
+
+    schedule: JobSchedule
+    routes: tuple[Route, ...]
+    """One for every flow of the plan."""
+
+
 class RunningController(Protocol):
     """What decides, as iterations end, whether a training goes on with another schedule."""
 
@@ -54,12 +63,19 @@ class RunningController(Protocol):
     def document(self) -> Mapping[str, Any]:
         """What it saw, believed and decided, as comparison.json has it."""
 
-    def after(self, iteration: int, ended: Trace, *, over: bool) -> JobSchedule | None:
+    @property
+    def cases(self) -> Sequence[Case]:
+        """In which messages are those of every setting that it may go on with."""
+
+    def after(self, iteration: int, ended: Trace, *, over: bool) -> GoesOn | None:
         """What the only job goes on with, now that so many measured iterations are over; None: with what it has, as it
         is where the training is `over`.
 
         `ended` is the last of them, as it was measured.
         """
+
+    def swapped(self, seconds: float) -> None:
+        """What was decided is so: the last swap took so long."""
 
     def goes_on(self, iteration: int, idle_s: float) -> None:
         """The measured iteration of this number begins, so long after the one before it was over."""
@@ -380,9 +396,12 @@ class _UnderWay:
         going = self._rounds(deadline, partial(self._announce, player))
         for index, part in enumerate(parts):  # while it grows
             if index:
+                begun_s = time.monotonic()
                 change(self.plan, parts[index - 1].case, part.case)
                 assert isinstance(going, WitnessedRounds)  # of a plan whose workers fail a case is a training
                 going.swap(_swaps(parts[index - 1], part))
+                if running.adaptation is not None:
+                    running.adaptation.swapped(time.monotonic() - begun_s)
             running.network.begin()
             for ended in _explained(going, player):
                 if running.background is not None:
@@ -444,7 +463,10 @@ class _UnderWay:
         self, deadline: Deadline, announce: Callable[[int, float], None], resumed: Resumed | None
     ) -> WitnessedRounds:
         running, late_s = self.running, deadline.seconds / 2
-        margin_s = max(start_margin_s(self.plan, part.case) for part in self.parts)
+        cases = [part.case for part in self.parts]
+        if self.running.adaptation is not None:
+            cases += self.running.adaptation.cases
+        margin_s = max(start_margin_s(self.plan, case) for case in cases)
 
         def noted(number: int) -> list[TimedAction]:
             line = f"iteration {number} is still under way after {show_time(late_s)}; it has to end within {deadline}"
@@ -472,7 +494,7 @@ class _UnderWay:
         chosen = self.running.adaptation.after(after, self.ended[-1].trace(job.number), over=over)
         if chosen is None:
             return False
-        self.plan, case = with_swap(replace(self.plan, adaptation=None), part.case, chosen, after)
+        self.plan, case = with_swap(replace(self.plan, adaptation=None), part.case, *chosen, after)
         schedule = schedule_of(self.plan, case, job=0)
         assert schedule is not None
         self.cases.append(case)
@@ -487,5 +509,5 @@ class _UnderWay:
             for job in added.jobs:
                 job.note(ended, added, added.phase)
         self.parts.append(added)
-        self.running.reporter.note(f"going on with {chosen.choice.label} after measured iteration {after}")
+        self.running.reporter.note(f"going on with {chosen.schedule.choice.label} after measured iteration {after}")
         return True

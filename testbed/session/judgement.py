@@ -20,6 +20,7 @@ from testbed.judge.witnesses import disturbed
 from testbed.model.host_prediction import predict_on_host
 from testbed.plan import memory_bytes
 from testbed.plan.events import swaps
+from testbed.plan.microbatches import job_in
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import directions_of_pairs, super_packets_s
 from testbed.planning.left_out import left_out_of, of_events
@@ -107,8 +108,9 @@ def conclude(
 def _measured(plan: Plan, case: Case, job: TrainedJob, evidence: CaseEvidence, left_out: list[str]) -> MeasuredCase:
     rows, schedule, problem = evidence.measured, job.load.schedule, job.load.problem
     iterations = [row.iteration for row in rows]
-    predicted = memory_bytes.predicted_bytes(job.job, schedule, swaps=swaps(plan))
-    limits = memory_bytes.activation_limits(job.job, problem, schedule)
+    as_it_is = job_in(job.job, case.jobs[job.number])
+    predicted = memory_bytes.predicted_bytes(as_it_is, schedule, swaps=swaps(plan))
+    limits = memory_bytes.activation_limits(as_it_is, problem, schedule)
     beside = None
     if len(plan.jobs) > 1:
         alone = predict_alone(plan, case, job.load, job.number)

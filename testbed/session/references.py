@@ -58,7 +58,10 @@ def _request(plan: Plan, job: Job) -> TrainReference:
     lasts = {min(iterations, len(trained(plan, cases, number))) - 1 for cases in trainings(plan.cases)}
     # it is trained in two orders of sums
     deadline_s = 2 * deadlines.of_reference(job.workload, iterations).seconds
-    return TrainReference(job.workload, iterations, deadline_s, tuple(sorted(last for last in lasts if last >= 0)))
+    resized = bool(plan.adaptation and plan.adaptation.microbatches)
+    resized |= any(case.jobs[number].microbatches is not None for case in plan.cases)
+    compared = tuple(sorted(last for last in lasts if last >= 0))
+    return TrainReference(job.workload, iterations, deadline_s, compared, resized)
 
 
 def _name(request: TrainReference) -> str:

@@ -14,6 +14,7 @@ from testbed.plugins import Unusable, in_file, read_content
 from testbed.spec.document import FieldError, Matching, StrictModel
 
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9 ._=+-]{0,59}"
+_MOST_LABEL = 60
 _LABEL_WORDS = "a label in letters, digits, blanks and ._=+-, a letter or digit first, at most 60"
 
 Label = Annotated[str, Matching(_LABEL, _LABEL_WORDS)]
@@ -25,6 +26,11 @@ Reference = Annotated[
     str,
     Matching(SCHEDULE, "a schedule's name, FILE.py:NAME or FILE.csv"),
 ]
+
+
+def with_ending(label: str, ending: str) -> str:
+    """A label with these words behind it, cut short before them where both are too long."""
+    return label[: _MOST_LABEL - len(ending)].rstrip() + ending
 
 
 def own_name(schedule: str) -> str:

@@ -88,14 +88,11 @@ class TimedSchedule:
 
 
 def require_same_stages(before: Schedule, after: Schedule) -> None:
-    """Raises BadInput where a training cannot go on with another schedule: weights do not move, nor do messages."""
-    for name, was, now in (
-        ("stages", before.stage_to_rank, after.stage_to_rank),
-        ("microbatches", before.n_microbatches, after.n_microbatches),
-    ):
-        if was != now:
-            expected = f"{was}, as {before.name} has it: a training goes on with its weights where they are"
-            raise BadInput.of(after.name, name, now, expected)
+    """Raises BadInput where a training cannot go on with another schedule: weights do not move."""
+    was, now = before.stage_to_rank, after.stage_to_rank
+    if was != now:
+        expected = f"{was}, as {before.name} has it: a training goes on with its weights where they are"
+        raise BadInput.of(after.name, "stages", now, expected)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The messages between stages, as one rank sends and takes them: their buffers, their tags, receives posted ahead.
 
-They are the same under every schedule that has the stages on the same ranks: in what order actions are done changes
-neither which messages there are nor where each of them goes. So what is posted under one schedule is taken under the
-next.
+They are the same under every schedule that has the stages on the same ranks and as many microbatches: in what order
+actions are done changes neither which messages there are nor where each of them goes. So what is posted under one
+schedule is taken under the next. Before a training goes on with other microbatches, posted receives are used up.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 
 from testbed.pipeline.depend import Message
 from testbed.pipeline.receive_buffers import Numbers
+from testbed.spec.workload import Workload
 from testbed.train.buffers import Buffers, overlapping
 from testbed.train.pacing import now_s
 from testbed.train.streams import Pending
@@ -25,14 +26,20 @@ class BoundaryMessages:
     all have ended the first, nor writes into what it has not sent."""
 
     def __init__(
-        self, state: TrainingState, incoming: Sequence[Message], outgoing: Sequence[Message], numbers: Numbers
+        self,
+        state: TrainingState,
+        workload: Workload,
+        incoming: Sequence[Message],
+        outgoing: Sequence[Message],
+        numbers: Numbers,
     ) -> None:
-        """`numbers` are those of the buffers that incoming messages are received into.
+        """`workload` is the state's, with the microbatches that there are now; `numbers` are those of the buffers that
+        incoming messages are received into.
 
         Raises OSError when the machine has no memory for them.
         """
-        self._state = state
-        workload, spec = state.workload, state.workload.model
+        self._state, self._microbatches = state, workload.microbatches
+        spec = workload.model
         self.shape = spec.boundary_shape(workload.microbatch_size)
         self.elements = math.prod(self.shape)
         """Of a boundary tensor."""
@@ -58,7 +65,7 @@ class BoundaryMessages:
 
     def tag(self, message: Message, iteration: int) -> int:
         """Unique among the messages of an iteration and its neighbours."""
-        number = message.stage * self._state.workload.microbatches + message.microbatch
+        number = message.stage * self._microbatches + message.microbatch
         return (number * 2 + (message.kind == "G")) * 2 + iteration % 2
 
     def post(self, message: Message, iteration: int) -> None:
@@ -69,3 +76,19 @@ class BoundaryMessages:
             self.to_receive[message], self._state.holder(message.stage), self.tag(message, iteration)
         )
         self.posted[iteration, message] = (work, now_s())
+
+    def use_up(self) -> None:
+        """End the receives that are posted and will not be taken: every rank sends the shortest of messages for them.
+
+        All ranks are to do this, between two iterations. Raises RuntimeError when one of them is gone.
+        """
+        sends = []
+        for iteration in sorted({iteration for iteration, _ in self.posted}):
+            for message, buffer in self.to_send.items():
+                target, tag = self._state.holder(message.consumer), self.tag(message, iteration)
+                sends.append(self._state.streams.send(buffer[: self._state.streams.count], target, tag))
+        for work, _ in self.posted.values():
+            work.wait()
+        for send in sends:
+            send.wait()
+        self.posted.clear()

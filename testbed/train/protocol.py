@@ -75,6 +75,8 @@ class TrainReference:
     deadline_s: float
     lasts: tuple[int, ...] = ()
     """The iterations that are the last one compared of a case."""
+    resized: bool = False
+    """Whether the batch may be cut into other microbatches on the way."""
     confinement: Confinement | None = None
     """Of the process, which needs no directory to write to."""
 

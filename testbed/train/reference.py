@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
+from testbed.errors import BadInput
 from testbed.spec.workload import OptimizerSpec, Workload
 from testbed.train.assignment import AFTER_STEP, GRADIENT, IN_USE, Expected
 from testbed.train.data import Corpus
@@ -70,11 +71,17 @@ class _Seen:
     """By iteration and what of it: gradients of the first one, weights around its last."""
 
 
-def train_reference(workload: Workload, corpus: Corpus, iterations: int, lasts: Collection[int] = ()) -> Reference:
+def train_reference(
+    workload: Workload, corpus: Corpus, iterations: int, lasts: Collection[int] = (), *, resized: bool = False
+) -> Reference:
     """Train the whole model on one process. `lasts` are iterations whose weights will be compared.
 
-    Raises BadInput when a method of the model is missing.
+    Raises BadInput when a method of the model is missing, and for one whose gradients hang on how its batch is cut
+    into microbatches where that is `resized` on the way.
     """
+    if resized and not _is_mean_over_samples(workload, corpus):
+        expected = "one whose loss is a mean over samples: others have other gradients in other microbatches"
+        raise BadInput.of(workload.name, "model.kind", workload.model.kind, expected)
     seen = _trained(workload, corpus, iterations, lasts, _in_one_piece(workload, corpus))
     found = Reference(tuple(seen.losses), tuple(seen.norms), seen.gradients)
     if not lasts:
@@ -103,6 +110,19 @@ def _samples(workload: Workload) -> int:
 def _layers(workload: Workload) -> nn.Sequential:
     model, spec = trainable(workload.model), workload.model
     return nn.Sequential(*(draw_layer(model, spec, index, workload.seed) for index in spec.stage_layers(0, 1)))
+
+
+def _is_mean_over_samples(workload: Workload, corpus: Corpus) -> bool:
+    """Whether the loss of a microbatch is the mean of those of its samples, so that gradients of a batch are the same
+    however it is cut. Two samples at least are looked at.
+    """
+    module, model = _layers(workload), trainable(workload.model)
+    inputs, targets = _batch(workload, corpus, 0, list(range(min(2, _samples(workload)))))
+    with torch.no_grad():
+        together = float(_loss(module, model, inputs, targets))
+        separate = [float(_loss(module, model, inputs[k : k + 1], targets[k : k + 1])) for k in range(len(inputs))]
+    dtype = next(module.parameters()).dtype
+    return math.isclose(together, sum(separate) / len(separate), rel_tol=_ALIKE[dtype])
 
 
 def _in_one_piece(workload: Workload, corpus: Corpus) -> list[list[int]]:

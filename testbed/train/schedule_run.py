@@ -17,6 +17,7 @@ from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import KINDS, Kind
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.drawn_slots import slots_of
+from testbed.plan.microbatches import resized
 from testbed.train.assignment import IterationRecord, TimedSchedule, require_same_stages
 from testbed.train.boundary_messages import BoundaryMessages
 from testbed.train.log import ActionLog, LoggedAction
@@ -54,7 +55,8 @@ class ScheduleRun:
     ) -> None:
         """`messages` of the run before it, if there was one."""
         self.state, self.timed, self.process = state, timed, process
-        self.rank, self.workload = state.rank, state.workload
+        self.rank, self.workload = state.rank, resized(state.workload, timed.schedule.n_microbatches)
+        state.cut_into(self.workload.microbatches)
         self.row = timed.schedule.rows[state.pipeline_rank]
         self.steps = self._steps()
         self.incoming = [step.takes for step in self.steps if step.takes is not None and step.source is not None]
@@ -62,7 +64,7 @@ class ScheduleRun:
         if messages is None:
             shared = state.task.receive_buffers
             numbers = shared[state.pipeline_rank] if shared else tuple(range(len(self.incoming)))
-            messages = BoundaryMessages(state, self.incoming, outgoing, numbers)
+            messages = BoundaryMessages(state, self.workload, self.incoming, outgoing, numbers)
         self.messages = messages
         self.memory = Memory(list(state.stages.values()), state.optimizer, messages.received)
         self.early = self.workload.receives == "early"
@@ -71,13 +73,22 @@ class ScheduleRun:
     def followed_by(self, timed: TimedSchedule) -> ScheduleRun:
         """The run of another schedule, which takes this one's place before the next iteration.
 
-        Weights, optimizer, data and the receives that are posted for the next iteration stay. Raises BadInput where a
-        stage would have to move to another rank, RuntimeError where messages have buffers by the order of actions.
+        Weights, optimizer, data and the receives that are posted for the next iteration stay; with other microbatches
+        these are posted anew. Raises BadInput where a stage would have to move to another rank, RuntimeError where
+        messages have buffers by the order of actions.
         """
         require_same_stages(self.timed.schedule, timed.schedule)
         if self.state.task.receive_buffers and timed.schedule.rows != self.timed.schedule.rows:
             raise RuntimeError(f"{timed.schedule.name}: messages have their buffers by the order of actions before it")
-        return ScheduleRun(self.state, timed, self.process, self.messages)
+        if timed.schedule.n_microbatches == self.timed.schedule.n_microbatches:
+            return ScheduleRun(self.state, timed, self.process, self.messages)
+        posted = bool(self.messages.posted)
+        self.messages.use_up()
+        following = ScheduleRun(self.state, timed, self.process)
+        if posted:
+            for message in following.incoming:
+                following.messages.post(message, self.state.iteration)
+        return following
 
     def _slots(self, iteration: int) -> Sequence[float | None]:
         """Of every action of the row, its slot in an iteration; None: no pacing."""

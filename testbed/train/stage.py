@@ -78,6 +78,7 @@ class Stage:
         self.layers: nn.ModuleList = build_layers(spec, spec.stage_layers(stage, n_stages), seed, self.store, share)
         self.is_last = stage == n_stages - 1
         self.n_microbatches = n_microbatches
+        """Of all replicas: a microbatch's loss counts for so much less."""
         self.in_flight: dict[int, _InFlight] = {}
         self.losses: dict[int, float] = {}
         """Per microbatch of this iteration, its loss already divided by M (last stage only)."""

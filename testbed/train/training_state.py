@@ -17,7 +17,9 @@ import torch.distributed as dist
 
 from testbed.pipeline.ir import Action, Kind
 from testbed.plan.exchange import exchange_of
+from testbed.train import batches
 from testbed.train.assignment import AFTER_STEP, GRADIENT, IN_USE, Fingerprint, TrainingTask, last_compared
+from testbed.train.batches import Cut
 from testbed.train.collective_runner import Membership
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
@@ -80,6 +82,7 @@ class TrainingState:
             self.peers = Peers(mesh.tensor_ranks(self.replica, self.pipeline_rank), self.tensor_rank, group, messaging)
         self.stage_to_rank = task.begins_with.schedule.stage_to_rank
         self.n_stages = len(self.stage_to_rank)
+        self.microbatches = self.workload.microbatches
         self.stages = self._stages()
         self.shards: dict[int, Shards] = {}
         self.replicas: Replicas | None = None
@@ -127,6 +130,12 @@ class TrainingState:
         gloo = groups.of(tuple(ranks)) if self.workload.data_parallel.collective.by_gloo else None
         self.replicas = Replicas(self.shards, exchange, Membership(self.replica, ranks, self.streams), elements, gloo)
 
+    def cut_into(self, microbatches: int) -> None:
+        """Have the batches from the next one on in so many microbatches, of as many samples in all."""
+        self.microbatches = microbatches
+        for stage in self.stages.values():
+            stage.n_microbatches = microbatches * self.task.mesh.dp
+
     def holder(self, stage: int) -> int:
         """The rank of the same pipeline that holds a stage."""
         return self.pipeline[self.stage_to_rank[stage]]
@@ -147,10 +156,8 @@ class TrainingState:
             case Kind.F:
                 targets = None
                 if action.stage in (0, self.n_stages - 1):
-                    size = self.workload.microbatch_size
-                    # of the replicas' common batch
-                    sample = self.replica * self.workload.microbatches + microbatch
-                    inputs, targets = self.model.batch(self.corpus, self.workload.seed, self.iteration, sample, size)
+                    cut = Cut(self.replica, microbatch, self.microbatches)
+                    inputs, targets = batches.microbatch(self.workload, self.model, self.corpus, self.iteration, cut)
                     value = inputs if action.stage == 0 else value
                 return stage.forward(microbatch, part, value, targets)
             case Kind.B:

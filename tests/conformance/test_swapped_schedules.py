@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from local_workers import TOLERANCE, require_equally_trained, scheduled, trained
 from testbed.errors import BadInput
 from testbed.judge.execution import executed_rows, planned_rows
 from testbed.judge.iterations import trace
+from testbed.plan.microbatches import resized
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import make_plan
 from testbed.session.deadlines import Deadline
@@ -41,7 +43,7 @@ or not; SGD, which keeps momenta too, does not.
 """
 
 
-def plan_of(mesh: str, receives: str, directory: Path) -> Plan:
+def plan_of(mesh: str, receives: str, directory: Path, **other: str) -> Plan:
     parallelism, placement, data_parallel, optimizer = MESHES[mesh]
     settings = {
         "parallelism": parallelism,
@@ -55,6 +57,7 @@ def plan_of(mesh: str, receives: str, directory: Path) -> Plan:
         "pacing": "{F: 0.3 ms, I: 0.2 ms, W: 0.4 ms}",
         "memory": "8",
         "optimizer": optimizer,
+        **other,
     }
     (directory / "pair.yaml").write_text(NETWORK)
     workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings)
@@ -95,6 +98,33 @@ def test_training_goes_on_with_the_same_weights(
     planned = planned_rows(plan.jobs[0].mesh, third.schedule.rows)
     assert {one.rank: one.row for one in executed_rows(trace(got.records))} == planned
     require_equally_trained(got, references[mesh], TOLERANCE["float64"])
+
+
+@pytest.mark.parametrize(
+    ("mesh", "receives", "counts"),
+    [
+        ("four stages", "early", {1: 6, 2: 4, 3: 3}),
+        ("four stages", "early", {1: 1, 3: 12}),
+        ("four stages", "late", {1: 6, 2: 4}),
+        ("two replicas", "early", {1: 2, 2: 12}),
+        ("two tensor ranks", "early", {1: 6, 3: 2}),
+    ],
+)
+def test_training_goes_on_with_other_microbatches(
+    loop: Loop, mesh: str, receives: str, counts: dict[int, int], tmp_path: Path
+) -> None:
+    """The batch of twelve samples is cut also where the workload's own microbatches, of three, are not."""
+    plan = plan_of(mesh, receives, tmp_path, microbatch_size="3", optimizer=SGD)
+    (job,) = plan.jobs
+    swaps = {
+        after: scheduled(replace(plan, jobs=(replace(job, workload=resized(job.workload, count)),)), "zb-h1")
+        for after, count in counts.items()
+    }
+    expected = train_reference(job.workload, load_corpus(), ITERATIONS, resized=True)
+    got = trained(loop, scheduled(plan, "1f1b"), ITERATIONS, PATIENCE, swaps)
+    last = swaps[max(swaps)].schedule
+    assert {one.rank: one.row for one in executed_rows(trace(got.records))} == planned_rows(job.mesh, last.rows)
+    require_equally_trained(got, expected, TOLERANCE["float64"])
 
 
 def test_no_training_goes_on_where_stages_would_move(

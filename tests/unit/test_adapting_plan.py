@@ -76,15 +76,27 @@ def test_beside_it_stands_what_an_oracle_would_take() -> None:
         ROW | {"measured_s": 0.6} | KNOWS | {"oracle_swaps": False},
     ]
     said = what_it_brought({"swap_s": 0.1, "iterations": rows})
-    assert said.endswith("; oracle (predicted): 1.2 s with 1 swap; 43% of its gain, swaps at 100 ms paid for")
+    assert said.endswith("; oracle (predicted): 1.2 s with 1 swap; 43% of its gain, swaps paid for")
 
 
-def test_what_a_swap_took_is_how_much_longer_the_job_was_idle() -> None:
-    idle = [ROW | {"idle_s": 0.05}, ROW | {"idle_s": 0.09, "swapped_to": "zb-h1"}, ROW | {"idle_s": None}]
-    assert list(what_a_swap_took({"swap_s": 0.02, "iterations": idle})) == [
-        "a swap took 40 ms (taken to cost 20 ms): idle for 90 ms, else 50 ms"
+def swapping(kind: str, took_s: float, believed_s: float) -> dict[str, object]:
+    return ROW | {"swapped_to": "zb-h1", "swap": kind, "swap_took_s": took_s, "swap_believed_s": believed_s}
+
+
+def test_what_swaps_took_stands_beside_what_was_believed() -> None:
+    rows = [
+        swapping("schedule", 0.0, 0.02),
+        ROW | {"idle_s": 0.09, "probing_s": 0.06},
+        swapping("microbatches", 0.0102, 0.02),
+        swapping("schedule", 0.001, 0.0),
+        ROW | {"idle_s": None},
     ]
-    assert list(what_a_swap_took({"swap_s": 0.02, "iterations": idle[:1]})) == []
+    assert list(what_a_swap_took({"swap_s": 0.02, "iterations": rows})) == [
+        "2 swaps of schedule took 0 s to 1 ms (believed to cost 20 ms, before the last one 0 s)",
+        "1 swap of microbatches took 10.2 ms (believed to cost 20 ms)",
+        "idle behind an iteration: 90 ms, 60 ms of it for probes",
+    ]
+    assert list(what_a_swap_took({"swap_s": 0.02, "iterations": [ROW]})) == []
 
 
 KNOWS = {"oracle": "zb-h1", "oracle_swaps": True, "oracle_predicted_s": 0.6}

@@ -12,7 +12,7 @@ import pytest
 from test_jobs_sharing import LINE, TWO_WAYS, job, planned
 from typer.testing import CliRunner
 
-from testbed.adaptation.prospects import adaptable_job
+from testbed.adaptation.adaptable_job import adaptable_job
 from testbed.cli import app
 from testbed.errors import BadInput
 from testbed.lab import datagram_sender
@@ -309,7 +309,7 @@ def test_jobs_that_run_freely_and_one_that_adapts_have_it_too() -> None:
     assert all(b > q for b, q in zip(*(iteration_times(p, p.cases[0]) for p in (busy, plan)), strict=True))
     alone = planned(LINE, job("first", 0))
     seen = adaptable_job(with_flows(alone, ("a", "b", 30e6)), [alone.cases[0].jobs[0].choice])
-    assert seen.problems == adaptable_job(alone, [alone.cases[0].jobs[0].choice]).problems
+    assert seen.recipes == adaptable_job(alone, [alone.cases[0].jobs[0].choice]).recipes
 
 
 # --- routing ---------------------------------------------------------------------------------------

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path as File
 
 import pytest
 
+from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
+from testbed.adaptation.believed_problem import believed
 from testbed.adaptation.controller import Adapting, ski_rental
 from testbed.adaptation.estimates import Belief, Estimator, PathEstimate, exactly, path_of
-from testbed.adaptation.prospects import AdaptableJob, Prospects, adaptable_job, believed, planned_belief
+from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World
 from testbed.adaptation.rehearsal_changes import change
-from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Sighting, sighting
+from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Path, Sighting, sighting
 from testbed.errors import BadInput
 from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Kind
 from testbed.planning.resolve import load_plan
 from testbed.planning.schedules import choose
 
-ROOT = Path(__file__).parents[2]
+ROOT = File(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
-THERE, BACK = ("paris", "warsaw"), ("warsaw", "paris")
+THERE, BACK = Path("paris", "warsaw", (0,)), Path("warsaw", "paris", (1,))
 SIZE = 1e6
 
 
@@ -203,7 +205,7 @@ def test_the_window_says_between_what_an_estimate_lies(estimator: Estimator) -> 
 def test_a_job_sees_its_messages_and_slots_and_nothing_else(job: AdaptableJob) -> None:
     world = World(job, [], AS_PACED)
     prospect = Prospects(job).under(planned_belief(job))[0]
-    found = sighting(world.trace(prospect.schedule, 0), job.ranks, world.probes_s(0))
+    found = sighting(world.trace(prospect, 0), job.ranks, world.probes_s(0, prospect.setting))
     assert set(found.crossings) == {THERE, BACK}
     crossing = found.crossings[THERE]
     assert path_of(crossing, crossing.probe_s, crossing.message_s) == pytest.approx((0.0102, 1e9), rel=1e-2)
@@ -215,16 +217,16 @@ def test_waiting_for_a_receiver_is_no_slow_link() -> None:
     plan = load_plan(LONGHAUL, PP4, settings=["receives=late"])
     late = adaptable_job(plan, choose(plan, ["zb-h1"]))
     world, estimator = World(late, [], AS_PACED), Estimator(planned_belief(late))
-    schedule = Prospects(late).under(estimator.belief)[0].schedule
-    found = sighting(world.trace(schedule, 0), late.ranks, world.probes_s(0))
+    running = Prospects(late).under(estimator.belief)[0]
+    found = sighting(world.trace(running, 0), late.ranks, world.probes_s(0, running.setting))
     for crossing in found.crossings.values():
         assert path_of(crossing, crossing.probe_s, crossing.message_s) == pytest.approx((0.0102, 1e9), rel=2e-2)
 
 
 def test_slots_that_vary_are_seen_as_they_are(job: AdaptableJob) -> None:
     world = World(job, [], SlotVariation(0.03, 1))
-    schedule = Prospects(job).under(planned_belief(job))[0].schedule
-    slots = [sighting(world.trace(schedule, i), job.ranks, {}).slots[1, Kind.F] for i in range(40)]
+    running = Prospects(job).under(planned_belief(job))[0]
+    slots = [sighting(world.trace(running, i), job.ranks, {}).slots[1, Kind.F] for i in range(40)]
     mean = sum(slot.mean_s for slot in slots) / 40
     assert mean == pytest.approx(0.02, rel=0.01)
     assert sum(slot.deviation_s for slot in slots) / 40 == pytest.approx(0.03 * 0.02, rel=0.15)
@@ -238,26 +240,27 @@ def test_what_is_believed_predicts_what_is_measured(job: AdaptableJob, event: st
     """Of every candidate, also those that the job has never run."""
     world = World(job, [change(event, job.plan)], AS_PACED)
     estimator, prospects = Estimator(planned_belief(job)), Prospects(job)
-    running = prospects.under(estimator.belief)[0].schedule
+    running = prospects.under(estimator.belief)[0]
     for iteration in range(2):
-        estimator.learn(sighting(world.trace(running, iteration), job.ranks, world.probes_s(iteration)))
+        probes_s = world.probes_s(iteration, running.setting)
+        estimator.learn(sighting(world.trace(running, iteration), job.ranks, probes_s))
     for prospect in prospects.under(estimator.belief):
-        assert prospect.predicted_s == pytest.approx(world.iteration_s(prospect.schedule, 0), rel=2e-3)
+        assert prospect.predicted_s == pytest.approx(world.iteration_s(prospect, 0), rel=2e-3)
 
 
 def test_the_planned_belief_is_the_planned_problem(job: AdaptableJob) -> None:
-    for problem in job.problems:
-        assert believed(job, problem, planned_belief(job)) == problem
+    for recipe in job.recipes:
+        assert believed(job, recipe, planned_belief(job)) == recipe.problem
 
 
 def test_a_believed_path_stands_for_all_links_on_it(job: AdaptableJob) -> None:
     belief = planned_belief(job)
     slow = replace(belief, paths={**belief.paths, THERE: path(0.05, 1e8)})
-    problem = believed(job, job.problems[0], slow)
+    problem = believed(job, job.recipes[0], slow)
     assert problem.route_delay(1, 2) == 0.05
     assert problem.route_delay(2, 1) == 0.0102
     schedule = Prospects(job).under(belief)[0].schedule
-    assert makespan(problem, schedule) > makespan(job.problems[0], schedule)
+    assert makespan(problem, schedule) > makespan(job.planned, schedule)
 
 
 STAR = {
@@ -279,8 +282,8 @@ def test_a_link_that_two_paths_share_is_found_and_shared_in_predictions(event: s
     world = World(job, [change(event, plan)], AS_PACED)
     adapting = Adapting(job, ski_rental(dwell=2), 0.0)
     for iteration in range(8):
-        schedule = adapting.running.schedule
-        seen_now = sighting(world.trace(schedule, iteration), job.ranks, world.probes_s(iteration))
+        running = adapting.running
+        seen_now = sighting(world.trace(running, iteration), job.ranks, world.probes_s(iteration, running.setting))
         step = adapting.after(iteration, seen_now)
         if iteration > 1:
             assert step.stays_s == pytest.approx(seen_now.iteration_s, rel=1e-2)
@@ -290,7 +293,7 @@ def test_a_link_that_two_paths_share_is_found_and_shared_in_predictions(event: s
 def test_schedules_that_move_weights_and_solvers_are_no_candidates() -> None:
     plan = load_plan(LONGHAUL, PP4)
     found = adaptable_job(plan, choose(plan, ["1f1b", "zb-v", "crosspipe-ud", "pipemorph"]))
-    assert [choice.label for choice in found.choices] == ["1f1b", "pipemorph"]
+    assert [recipe.label for recipe in found.recipes] == ["1f1b", "pipemorph"]
     with pytest.raises(BadInput, match="one or more that need no solver"):
         adaptable_job(plan, choose(plan, ["crosspipe-ud"]))
 
@@ -301,18 +304,18 @@ def test_replicas_and_tensor_ranks_are_seen_by_their_place_in_the_pipeline() -> 
     job = adaptable_job(replicas, choose(replicas, ["1f1b", "zb-h1"]))
     assert job.ranks.pipeline_ranks == (0, 0, 1, 1, 0, 0, 1, 1)
     world = World(job, [], AS_PACED)
-    schedule = Prospects(job).under(planned_belief(job))[0].schedule
-    trace = world.trace(schedule, 0)
+    running = Prospects(job).under(planned_belief(job))[0]
+    trace = world.trace(running, 0)
     late = trace.actions["rank"] == 6
     trace.actions["end_s"][late] += 0.01
-    found = sighting(trace, job.ranks, world.probes_s(0))
+    found = sighting(trace, job.ranks, world.probes_s(0, running.setting))
     planned_s = planned_belief(job).slots
     assert {rank for rank, _ in found.slots} == {0, 1}
     for (rank, kind), slot in found.slots.items():
         assert slot.mean_s == pytest.approx(planned_s[rank, kind].value + 0.01 * (rank == 1))
 
 
-def test_several_jobs_are_refused(tmp_path: Path) -> None:
+def test_several_jobs_are_refused(tmp_path: File) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(PP4.read_text().replace("name: tiny-gpt-pp4", "name: other"))
     plan = load_plan(LONGHAUL, PP4, other, settings=["iterations=3"])

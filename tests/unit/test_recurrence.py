@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from testbed.adaptation.candidates import Candidate, Setting
 from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next
+from testbed.adaptation.sightings import Path
+from testbed.adaptation.swap_costs import SwapCosts, kind_of
 from testbed.pipeline.ir import parse_action
 
-A, B = ((parse_action("0F0"),),), ((parse_action("0F1"),),)  # rows of two schedules; nothing here looks into them
+A, B = (Candidate(Setting(1, ()), ((parse_action(text),),)) for text in ("0F0", "0F1"))  # nothing here looks into them
 
 
 def planned(iterations: int) -> BelievedPhase:
@@ -50,18 +53,48 @@ def test_three_levels_are_no_square_wave() -> None:
 
 
 def test_a_swap_is_made_before_it_is_needed() -> None:
-    assert best_next([slow(5), planned(5)], A, swap_s=0.5) == B
-    assert best_next([planned(1), slow(5), planned(5)], A, swap_s=0.5) == A
-    assert best_next([planned(5), slow(5)], B, swap_s=0.1) == A
+    assert best_next([slow(5), planned(5)], A, SwapCosts(0.5)) == B
+    assert best_next([planned(1), slow(5), planned(5)], A, SwapCosts(0.5)) == A
+    assert best_next([planned(5), slow(5)], B, SwapCosts(0.1)) == A
 
 
 def test_a_swap_that_costs_more_than_it_brings_is_not_made() -> None:
-    assert best_next([slow(1), planned(9)], A, swap_s=2.0) == A
+    assert best_next([slow(1), planned(9)], A, SwapCosts(2.0)) == A
 
 
 def test_who_knows_what_will_happen_swaps_when_that_is_best() -> None:
     seconds = np.array([[1.0, 1.2], [3.0, 1.5], [3.0, 1.5], [1.0, 1.2]])
-    assert best_sequence(seconds, 0.1) == [0, 1, 1, 0]
-    assert best_sequence(seconds, 0.25) == [0, 1, 1, 1], "not back for so little"
-    assert best_sequence(seconds, 5.0) == [0, 0, 0, 0]
-    assert best_sequence(seconds[1:], 0.1) == [1, 1, 0], "before the first one already"
+    cost = SwapCosts(1.0).matrix([A, B])
+    assert cost.tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    assert best_sequence(seconds, 0.1 * cost) == [0, 1, 1, 0]
+    assert best_sequence(seconds, 0.25 * cost) == [0, 1, 1, 1], "not back for so little"
+    assert best_sequence(seconds, 5.0 * cost) == [0, 0, 0, 0]
+    assert best_sequence(seconds[1:], 0.1 * cost) == [1, 1, 0], "before the first one already"
+    there, back = np.array([[0.0, 0.1], [0.3, 0.0]]), np.array([[0.0, 0.3], [0.1, 0.0]])
+    assert best_sequence(seconds, there) == [0, 1, 1, 1]
+    assert best_sequence(seconds, back) == [0, 1, 1, 0]
+
+
+def test_what_swaps_of_a_kind_took_is_believed_of_the_next_one() -> None:
+    cut, route = Setting(2, ()), Setting(1, (Path("a", "b", (2,), "south"),))
+    one, costs = Setting(1, ()), SwapCosts(0.02)
+    assert [kind_of(one, other) for other in (one, cut, route)] == ["schedule", "microbatches", "routes"]
+    assert kind_of(cut, route) == "microbatches and routes"
+    for seconds in (0.3, 0.1, 0.2):
+        costs.learn("microbatches", seconds)
+    assert [costs.between(one, other) for other in (one, cut, route)] == [0.02, 0.2, 0.02]
+    assert costs.known == ["microbatches"]
+    other = Candidate(cut, A.rows)
+    assert costs.matrix([A, B, other]).tolist() == [[0, 0.02, 0.2], [0.02, 0, 0.2], [0.2, 0.2, 0]]
+
+
+def test_what_costs_more_to_swap_to_has_to_bring_more() -> None:
+    """C is the best by a hair in what comes, and in another setting."""
+    c, costs = Candidate(Setting(2, ()), A.rows), SwapCosts(0.1)
+    spans = [BelievedPhase(4, {A: 3.0, B: 1.5, c: 1.4})]
+    assert best_next(spans, A, costs) == c
+    costs.learn("microbatches", 1.0)
+    assert best_next(spans, A, costs) == B
+    costs.learn("schedule", 10.0)
+    costs.learn("schedule", 10.0)
+    assert best_next(spans, A, costs) == c

@@ -16,11 +16,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import adaptation
 
 from testbed.adaptation import controller
+from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
+from testbed.adaptation.candidates import Prospect, Setting
 from testbed.adaptation.controller import Outlook, expected, ski_rental
-from testbed.adaptation.prospects import AdaptableJob, Prospect, adaptable_job, planned_belief
 from testbed.adaptation.recurrence import BelievedPhase
 from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, World, rehearse, spans_of_who_sees
 from testbed.adaptation.rehearsal_changes import Change, change
+from testbed.adaptation.sightings import Path as Crossed
+from testbed.adaptation.swap_costs import SwapCosts
 from testbed.cli import app
 from testbed.errors import BadInput
 from testbed.pipeline.ir import Action, Kind, Schedule
@@ -48,6 +51,10 @@ RING: dict[str, Any] = {
 def job_of(*settings: str, topology: Path | dict[str, Any] = LONGHAUL) -> AdaptableJob:
     plan = load_plan(topology, PP4, settings=["memory=8", *settings])
     return adaptable_job(plan, choose(plan, SCHEDULES))
+
+
+def crossed(source: str, target: str, direction: int) -> Crossed:
+    return Crossed(source, target, (direction,))
 
 
 def changes_of(job: AdaptableJob, *events: str) -> list[Change]:
@@ -102,7 +109,7 @@ def test_a_lost_link_with_a_detour_is_a_longer_path_to_the_job() -> None:
     found = rehearsed(job, f"link direct lost at {AT}")
     assert found.share is not None
     assert found.share >= 0.9
-    path = found.rows[-1].step.belief.paths["a", "b"]
+    path = found.rows[-1].step.belief.paths[crossed("a", "b", 0)]
     assert path.delay_s.value == pytest.approx(0.04, rel=0.02)
 
 
@@ -111,7 +118,9 @@ def test_replicas_and_tensor_ranks_adapt_to_a_slower_link(axis: str) -> None:
     job = job_of("parallelism.pipeline=2", f"parallelism.{axis}=2", "microbatches=7")
     found = rehearsed(job, f"link {LINK} delay x4 at {AT}", begin="1f1b")
     assert found.noticed_after(AT) == 1
-    assert found.rows[-1].step.belief.paths["paris", "warsaw"].delay_s.value == pytest.approx(0.0408, rel=0.02)
+    assert found.rows[-1].step.belief.paths[crossed("paris", "warsaw", 0)].delay_s.value == pytest.approx(
+        0.0408, rel=0.02
+    )
     last = found.rows[-1]
     assert last.step.stays_s == pytest.approx(last.adapted_s, rel=0.01)
     assert found.gain_s > 0
@@ -131,7 +140,7 @@ def test_a_lost_link_without_a_detour_is_refused(plain: AdaptableJob) -> None:
 def test_what_is_over_is_noticed_too(plain: AdaptableJob) -> None:
     found = rehearsed(plain, f"link {LINK} delay x4 at {AT} to 25", iterations=50)
     assert [row.iteration for row in found.rows if row.step.learnt.alarms] == [AT, 25]
-    last = found.rows[-1].step.belief.paths["paris", "warsaw"]
+    last = found.rows[-1].step.belief.paths[crossed("paris", "warsaw", 0)]
     assert last.delay_s.value == pytest.approx(0.0102, rel=0.02)
 
 
@@ -221,7 +230,7 @@ def test_the_schedule_to_begin_with_can_be_chosen(plain: AdaptableJob) -> None:
 
 
 def test_slots_are_drawn_by_seed_and_the_same_for_every_schedule(plain: AdaptableJob) -> None:
-    problem = plain.problems[0]
+    problem = plain.planned
     one, same, other = (SlotVariation(0.1, seed).slots_s(problem, 3) for seed in (1, 1, 2))
     assert one is not None
     assert same is not None
@@ -234,7 +243,7 @@ def test_slots_are_drawn_by_seed_and_the_same_for_every_schedule(plain: Adaptabl
 
 def test_what_really_happens_is_what_the_event_says(plain: AdaptableJob) -> None:
     world = World(plain, changes_of(plain, f"link {LINK} delay 40 ms at 1 to 2", "rank 2 slower x2 at 1"), AS_PACED)
-    before, during, after = (world.problem(world.state(iteration)) for iteration in (0, 1, 2))
+    before, during, after = (world.problem(world.state(iteration), plain.recipes[0].setting) for iteration in (0, 1, 2))
     assert [problem.links[0].delay_s for problem in (before, during, after)] == [0.0102, 0.04, 0.0102]
     assert during.forward_s == (0.02, 0.02, 0.04, 0.02)
     assert world.state(2) == world.state(3) != world.state(1)
@@ -245,8 +254,8 @@ def test_what_really_happens_is_what_the_event_says(plain: AdaptableJob) -> None
 
 def test_drawn_timelines_are_those_of_their_seed() -> None:
     one, same, other = (adaptation.drawn(number, 1) for number in (3, 3, 4))
-    assert (one.name, one.events, one.subject.problems) == (same.name, same.events, same.subject.problems)
-    assert one.subject.problems != other.subject.problems
+    assert (one.name, one.events, one.subject.recipes) == (same.name, same.events, same.subject.recipes)
+    assert one.subject.recipes != other.subject.recipes
 
 
 def test_the_benchmark_judges_what_stays_changed() -> None:
@@ -260,10 +269,13 @@ def test_the_benchmark_judges_what_stays_changed() -> None:
 # --- the controller by itself ---------------------------------------------------------------------
 
 
+AS_IT_IS = Setting(1, ())
+
+
 def prospects(*seconds: float) -> list[Prospect]:
     """With so many microbatches each, so that all have other rows; the fastest first."""
     made = [
-        Prospect(f"s{n}", Schedule(f"s{n}", (tuple(Action(0, Kind.F, m) for m in range(n)),), (0,), n), each)
+        Prospect(f"s{n}", AS_IT_IS, Schedule(f"s{n}", (tuple(Action(0, Kind.F, m) for m in range(n)),), (0,), n), each)
         for n, each in enumerate(seconds, 1)
     ]
     return sorted(made, key=lambda each: each.predicted_s)
@@ -272,9 +284,9 @@ def prospects(*seconds: float) -> list[Prospect]:
 def outlook(running: float, *others: float, swap_s: float = 1.0, doubts: bool = False) -> Outlook:
     every = prospects(running, *others)
     mine = next(each for each in every if each.label == "s1")
-    times = {each.schedule.rows: each.predicted_s for each in every}
+    times = {each.candidate: each.predicted_s for each in every}
     nothing: Any = None
-    return Outlook(0, mine, every, swap_s, nothing, doubts, running, [BelievedPhase(5, times)])
+    return Outlook(0, mine, every, SwapCosts(swap_s), nothing, doubts, running, [BelievedPhase(5, times)])
 
 
 def asked(*outlooks: Outlook, dwell: int = 1, lasts: int = 0) -> list[str | None]:
@@ -316,7 +328,7 @@ def test_it_keeps_a_schedule_for_a_while() -> None:
 
 
 def phases_of(*lengths_and_times: tuple[int, tuple[float, float]]) -> Outlook:
-    one, other = (each.schedule.rows for each in prospects(1.0, 2.0))
+    one, other = (each.candidate for each in prospects(1.0, 2.0))
     made = [BelievedPhase(count, {one: a, other: b}) for count, (a, b) in lengths_and_times]
     return outlook(1.0, 2.0)._replace(phases=made)
 
@@ -338,7 +350,7 @@ def test_what_comes_and_goes_slowly_is_followed() -> None:
 
 def test_what_is_foreseen_waits_for_no_dwell() -> None:
     """Phases as short as the dwell: who waits for it is late at every turn."""
-    now = phases_of((9, PLANNED), (3, SLOW), (3, PLANNED), (3, SLOW), (3, PLANNED))._replace(swap_s=0.1)
+    now = phases_of((9, PLANNED), (3, SLOW), (3, PLANNED), (3, SLOW), (3, PLANNED))._replace(swap_costs=SwapCosts(0.1))
     assert asked(now, dwell=4) == ["s2"]
 
 
@@ -444,5 +456,5 @@ def test_the_command_for_machines(tmp_path: Path) -> None:
 
 def test_the_planned_belief_is_that_of_the_plan(plain: AdaptableJob) -> None:
     belief = planned_belief(plain)
-    assert belief.paths["paris", "warsaw"].delay_s.value == 0.0102
+    assert belief.paths[crossed("paris", "warsaw", 0)].delay_s.value == 0.0102
     assert belief.slots[3, Kind.B].value == pytest.approx(0.04)

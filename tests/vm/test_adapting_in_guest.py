@@ -28,6 +28,27 @@ PIPELINES = (
 )
 
 
+CUT = (
+    *(word for setting in ("memory=8", "warmup=1", "iterations=9", "microbatch_size=3") for word in ("--set", setting)),
+    *("--schedule", "zb-h1", "--schedule", "1f1b", "--adapt", "ski-rental"),
+    *("--microbatches", "12", "--microbatches", "6", "--event", "link paris--warsaw delay 60 ms at iteration 6"),
+)
+"""Of 24 samples, eight microbatches of three: none of the others cuts them where these do."""
+
+TWO_LINKS = """
+name: two-links
+datacenters: {paris: {nodes: 2}, warsaw: {nodes: 2}}
+links:
+  - {name: north, between: [paris, warsaw], delay: 10 ms, rate: 1 Gbit/s}
+  - {name: south, between: [warsaw, paris], delay: 13 ms, rate: 800 Mbit/s}
+"""
+MOVED = (
+    *(word for setting in ("memory=8", "warmup=1", "iterations=10") for word in ("--set", setting)),
+    *("--schedule", "zb-h1", "--adapt", "ski-rental", "--routes", "2"),
+    *("--event", "link north rate 120 Mbit/s at iteration 2", "--event", "link south delay 90 ms at iteration 6"),
+)
+
+
 def asked(place: Path) -> dict[str, Asked]:
     schedules = [word for name in SCHEDULES for word in ("--schedule", name)]
     plan = planned(place, "two-dc-longhaul", "tiny-gpt-pp4", *schedules, *WORDS)
@@ -36,6 +57,9 @@ def asked(place: Path) -> dict[str, Asked]:
         name: planned(place, "two-dc-longhaul", "tiny-gpt-pp4", *PIPELINES, "--set", f"parallelism.{axis}=2")
         for name, axis in {"replicas": "data", "tensor": "tensor"}.items()
     }
+    more["cut"] = planned(place, "two-dc-longhaul", "tiny-gpt-pp4", *CUT)
+    (place / "two-links.yaml").write_text(TWO_LINKS)
+    more["moved"] = planned(place, place / "two-links.yaml", "tiny-gpt-pp4", *MOVED)
     return {"adapting": Asked(plan, "relay")} | {name: Asked(plan, "relay") for name, plan in more.items()}
 
 
@@ -104,3 +128,52 @@ def test_replicas_and_tensor_ranks_adapt(measured: Mapping[str, Measured], name:
     for row in document["schedules"]:
         assert row["trusted"], row["reasons"]
         assert abs(row["error"]) <= MODEL_SHARE.value
+
+
+@pytest.mark.parametrize("name", ["cut", "moved"])
+def test_what_else_it_changes_is_predicted_and_numbers_are_one_processs(
+    measured: Mapping[str, Measured], name: str
+) -> None:
+    rows = measured[name].document["schedules"]
+    assert len(rows) >= 2
+    for row in rows:
+        assert row["trusted"], row["reasons"]
+        assert abs(row["error"]) <= MODEL_SHARE.value
+        asked_of = [check["question"] for check in row["checks"] if "one process" in check["question"]]
+        assert asked_of
+
+
+def test_a_batch_is_cut_anew(measured: Mapping[str, Measured]) -> None:
+    kept = file.read(measured["cut"].out / "plan.json")
+    counts = [case.jobs[0].microbatches for case in kept.cases]
+    assert counts[0] is None
+    assert set(counts[1:]) & {12, 6}, "as its workload has it at first only"
+    rows = measured["cut"].document["adaptation"]["iterations"]
+    assert [row["iteration"] for row in rows if row["alarms"]] == [6], "no swap is a change of a link or a rank"
+    assert all(len(case.jobs[0].rows or ()) == 4 for case in kept.cases)
+
+
+def test_flows_are_moved_to_another_route_and_back(measured: Mapping[str, Measured]) -> None:
+    kept = file.read(measured["moved"].out / "plan.json")
+    there, gone, back = (set(filter(None, case.routes)) for case in kept.cases)
+    assert (there, gone, back) == ({(0,), (1,)}, {(2,), (3,)}, {(0,), (1,)})
+    rows = measured["moved"].document["adaptation"]["iterations"]
+    believed = rows[-1]["delay_s"]
+    assert believed["paris -> warsaw over south"] == pytest.approx(90e-3, rel=0.02)
+    assert believed["paris -> warsaw"] == pytest.approx(10e-3, rel=0.02)
+    assert set(rows[6]["probes_s"]) == {"paris -> warsaw over south", "warsaw -> paris over south"}, "what it uses"
+    events = [event for event in measured["moved"].document["events"] if event["flows_moved"]]
+    assert [event["flows_cut"] for event in events] == [0, 0]
+
+
+@pytest.mark.parametrize(("name", "kind", "took_s"), [("cut", "microbatches", 10.2e-3), ("moved", "routes", 0.0)])
+def test_what_a_swap_took_is_measured_and_believed_of_the_next(
+    measured: Mapping[str, Measured], name: str, kind: str, took_s: float
+) -> None:
+    """The receives that are posted are used up by messages that cross the link; for other routes none is sent."""
+    adaptation = measured[name].document["adaptation"]
+    swaps = [row for row in adaptation["iterations"] if row["swap"] == kind]
+    assert swaps[0]["swap_believed_s"] == adaptation["swap_s"]
+    assert swaps[0]["swap_took_s"] == pytest.approx(took_s, rel=0.02, abs=1e-4)
+    assert [row["swap_believed_s"] for row in swaps[1:2]] == [row["swap_took_s"] for row in swaps[: len(swaps[1:2])]]
+    assert all(0 < row["probing_s"] < row["idle_s"] for row in adaptation["iterations"][:-1])

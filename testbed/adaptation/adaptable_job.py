@@ -1,0 +1,245 @@
+"""The job that adapts, as planned: where it is, what its schedules are made by, and what it begins to believe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+from typing import NamedTuple
+
+from testbed.adaptation.candidates import Setting
+from testbed.adaptation.estimates import Belief, PathEstimate, exactly
+from testbed.adaptation.sightings import Pair, Path, PlacedRanks
+from testbed.errors import BadInput
+from testbed.pipeline.ir import KINDS, Action
+from testbed.pipeline.problem import Problem, Route
+from testbed.plan import costs
+from testbed.plan.microbatches import require_microbatches
+from testbed.plan.network_state import NetworkState, planned
+from testbed.plan.plan import Case, JobSchedule, Plan
+from testbed.plan.routes import datacenter_of, nodes_of_ranks
+from testbed.planning.resolve import framing_of
+from testbed.routing.candidates import DirectionsByPlace
+from testbed.schedule.registry import family_of
+from testbed.spec.choice import ScheduleChoice, with_ending
+
+MICROBATCHES, ROUTES = "--microbatches", "--routes"
+"""Options with which a job has other numbers of microbatches, and other routes, to choose from."""
+
+MOST_DETOUR = 2
+"""Links more than the shortest route has that another one may have."""
+
+MOST_SETTINGS = 64
+"""Of which each is predicted with every schedule after every iteration in which something has changed."""
+
+
+class PipelineEnds(NamedTuple):
+    """Two ranks of one of a job's pipelines."""
+
+    pipeline: int
+    source: int
+    target: int
+
+    def route(self, problem: Problem) -> Route:
+        """The links that a message takes between them."""
+        return problem.pipelines[self.pipeline].route(self.source, self.target)
+
+
+class Recipe(NamedTuple):
+    """What candidates are made by, each for what is believed then: a choice, in a setting."""
+
+    label: str
+    choice: ScheduleChoice
+    setting: Setting
+    problem: Problem
+    """As planned."""
+
+
+class AdaptableJob(NamedTuple):
+    """The only job of a plan."""
+
+    plan: Plan
+    ranks: PlacedRanks
+    stages: tuple[int, ...]
+    """The pipeline rank of every stage under every choice, so that no weights have to move."""
+    recipes: tuple[Recipe, ...]
+    """The first one's setting is as planned."""
+
+    @property
+    def planned(self) -> Problem:
+        """In that setting."""
+        return self.recipes[0].problem
+
+    @property
+    def settings(self) -> dict[Setting, Recipe]:
+        """All that there are, each with the first recipe that has it."""
+        found: dict[Setting, Recipe] = {}
+        for recipe in self.recipes:
+            found.setdefault(recipe.setting, recipe)
+        return found
+
+    def labelled(self, label: str) -> Recipe:
+        """The one of its recipes that is called so."""
+        return next(recipe for recipe in self.recipes if recipe.label == label)
+
+    def scheduled(self, choice: ScheduleChoice, setting: Setting) -> JobSchedule:
+        """What the job does in a case with these, but for the order of its actions."""
+        own = setting.microbatches == self.plan.jobs[0].workload.microbatches
+        return JobSchedule(choice, self.stages, None, None, microbatches=None if own else setting.microbatches)
+
+    def problem_of(self, plan: Plan, choice: ScheduleChoice, setting: Setting) -> Problem:
+        """What iterations cost with these on the network of a plan; a rehearsal's has no flows, but default routes."""
+        moved = _moved(setting)
+        default = tuple(
+            replace(each, route=moved.get((each.source, each.target), each.route)) for each in plan.network.routes
+        )
+        there = replace(plan, network=replace(plan.network, routes=default))
+        return costs.problem_of_case(there, Case("", (self.scheduled(choice, setting),), self.routes_in(setting)))
+
+    def routes_in(self, setting: Setting) -> tuple[Route, ...]:
+        """One for every flow of the plan: as its first case has it, unless the setting has another one."""
+        if not self.plan.cases:
+            return ()
+        moved, nodes = _moved(setting), nodes_of_ranks(self.plan)
+        return tuple(
+            moved.get((datacenter_of(nodes[flow.source]), datacenter_of(nodes[flow.target])), route)
+            for flow, route in zip(self.plan.flows, self.plan.cases[0].routes, strict=True)
+        )
+
+    def pairs(self, problem: Problem) -> dict[Pair, PipelineEnds]:
+        """The datacenters that messages of pipelines go between, each pair with two ranks that send them."""
+        between = [ends for a, b in pairwise(problem.stage_to_rank) for ends in ((a, b), (b, a)) if a != b]
+        found: dict[Pair, PipelineEnds] = {}
+        for pipeline in range(len(problem.pipelines)):
+            for a, b in between:
+                pair = self.sites_of(problem, PipelineEnds(pipeline, a, b))
+                if pair[0] != pair[1]:
+                    found.setdefault(pair, PipelineEnds(pipeline, a, b))
+        return found
+
+    def sites_of(self, problem: Problem, ends: PipelineEnds) -> Pair:
+        """The datacenters of two ranks."""
+        numbers = problem.numbers[ends.pipeline]
+        return self.ranks.sites[numbers[ends.source]], self.ranks.sites[numbers[ends.target]]
+
+    def nodes_of(self, problem: Problem, ends: PipelineEnds) -> tuple[str, str]:
+        """Their nodes."""
+        numbers, nodes = problem.numbers[ends.pipeline], self.plan.jobs[0].nodes
+        return nodes[numbers[ends.source]], nodes[numbers[ends.target]]
+
+
+def adaptable_job(
+    plan: Plan, choices: Sequence[ScheduleChoice], microbatches: Sequence[int] = (), routes: int = 1
+) -> AdaptableJob:
+    """The plan's only job with those of its choices that can be swapped: without solvers, stages where the first has
+    them; each also with other numbers of microbatches than the workload's, and over so many routes between two
+    datacenters.
+
+    Raises BadInput for several jobs, for no choice, for numbers that its batch cannot be cut into, and for more routes
+    than can be looked at.
+    """
+    job, *others = plan.jobs
+    if others:
+        expected = "one job: others on the same links cannot be told from a slower link"
+        raise BadInput.of(job.workload.name, "jobs", len(plan.jobs), expected)
+    able = [choice for choice in choices if not family_of(choice).solver]
+    if not able:
+        raise BadInput.of(job.workload.name, "schedules", len(choices), "one or more that need no solver")
+    stages = costs.stages_of(job, able[0])
+    for count in microbatches:
+        require_microbatches(job, count, MICROBATCHES, "option")
+    places = tuple(job.mesh.coordinates(rank).pipeline_rank for rank in job.mesh.ranks)
+    ranks = PlacedRanks(tuple(datacenter_of(node) for node in job.nodes), places)
+    bare, recipes = AdaptableJob(plan, ranks, stages, ()), list[Recipe]()
+    as_planned = Setting(job.workload.microbatches, ())
+    as_planned = as_planned._replace(paths=_planned_paths(bare, bare.problem_of(plan, able[0], as_planned)))
+    every = _route_settings(plan, as_planned, routes)
+    if routes > 1:  # super-packets short enough for all of them
+        needed = framing_of(plan.network, [(path.source, path.route) for one in every for path in one.paths])
+        sizes = {at: min(size, needed.gso_bytes[at]) for at, size in plan.framing.gso_bytes.items()}
+        bare = bare._replace(plan=replace(plan, framing=replace(plan.framing, gso_bytes=sizes)))
+    for count in dict.fromkeys((as_planned.microbatches, *microbatches)):
+        for setting in (one._replace(microbatches=count) for one in every):
+            for choice in able:
+                if costs.stages_of(job, choice) == stages:
+                    label = with_ending(choice.label, _unlike(setting, as_planned))
+                    # what others send a job does not know: it is seen as slower links
+                    problem = replace(bare.problem_of(bare.plan, choice, setting), streams=())
+                    recipes.append(Recipe(label, choice, setting, problem))
+    return bare._replace(recipes=tuple(recipes))
+
+
+def _moved(setting: Setting) -> dict[Pair, Route]:
+    """The routes that are others than planned."""
+    return {path.pair: path.route for path in setting.paths if path.over}
+
+
+def _planned_paths(job: AdaptableJob, problem: Problem) -> tuple[Path, ...]:
+    routes = {pair: ends.route(problem) for pair, ends in job.pairs(problem).items()}
+    return tuple(
+        Path(*pair, tuple(index for index in route if index not in problem.cards)) for pair, route in routes.items()
+    )
+
+
+def _route_settings(plan: Plan, as_planned: Setting, most: int) -> list[Setting]:
+    """As planned, and with every combination of so many routes between two datacenters, there and back the same."""
+    if most == 1:
+        return [as_planned]
+    network = planned(plan.network)
+    by_place, options = DirectionsByPlace(network), list[list[dict[Pair, Path]]]()
+    for path in as_planned.paths:
+        if any(path.pair in known for every in options for known in every):
+            continue
+        others = [
+            route for route in by_place.between(*path.pair, path.route, MOST_DETOUR)[:most] if route != path.route
+        ]
+        back = path.pair[::-1]
+        mine: list[dict[Pair, Path]] = [
+            {
+                path.pair: Path(*path.pair, route, over := _links(network, route)),
+                back: Path(*back, tuple(index ^ 1 for index in reversed(route)), over),
+            }
+            for route in others
+        ]
+        options.append([{}, *mine])
+    count = math.prod(map(len, options))
+    if count > MOST_SETTINGS:
+        expected = f"fewer: they make {count} combinations between datacenters, at most {MOST_SETTINGS}"
+        raise BadInput.of(ROUTES, "option", most, expected)
+    found = []
+    for combination in product(*options):
+        moved = {pair: path for one in combination for pair, path in one.items()}
+        found.append(as_planned._replace(paths=tuple(moved.get(path.pair, path) for path in as_planned.paths)))
+    return found
+
+
+def _links(network: NetworkState, route: Route) -> str:
+    return " + ".join(dict.fromkeys(network.links[index].link for index in route))
+
+
+def _unlike(setting: Setting, as_planned: Setting) -> str:
+    """How a recipe's label says what is not as planned."""
+    words = ""
+    if setting.microbatches != as_planned.microbatches:
+        words += f" with {setting.microbatches} microbatches"
+    over = dict.fromkeys(path.over for path in setting.paths if path.over)
+    return words + (f" over {' and '.join(over)}" if over else "")
+
+
+def planned_belief(subject: AdaptableJob) -> Belief:
+    """What the job believes as it begins; slots are those of microbatches as planned."""
+    problem, paths = subject.planned, dict[Path, PathEstimate]()
+    for setting, recipe in subject.settings.items():
+        routes = {pair: ends.route(recipe.problem) for pair, ends in subject.pairs(recipe.problem).items()}
+        for path in setting.paths:
+            route = [recipe.problem.links[index] for index in routes[path.pair]]
+            slowest = max(link.seconds_per_byte for link in route)
+            delay_s, rate_bps = sum(link.delay_s for link in route), 8 / slowest if slowest else float("inf")
+            paths.setdefault(path, PathEstimate(exactly(delay_s), exactly(rate_bps)))
+    slots = {
+        (rank, kind): exactly(problem.duration(Action(stage, kind, 0)))
+        for stage, rank in enumerate(problem.stage_to_rank)
+        for kind in KINDS
+    }
+    return Belief(paths, slots, frozenset(subject.recipes[0].setting.paths))
