@@ -212,6 +212,42 @@ class Stranger(Mlp):
         return super().loss(*values)
 '''
 
+_SHOWN = """
+
+def remounted_there():
+    called("mount", None, SHOWN.encode(), None, 32 | 4096, None)  # MS_REMOUNT | MS_BIND, and not read-only
+    return written(SHOWN + "/new")()
+
+
+def escapes():
+    import os
+    return {
+        "read": tried(read(SHOWN + "/data")),
+        "write": tried(written(SHOWN + "/new")),
+        "append": tried(lambda: open(SHOWN + "/data", "a") and "done"),
+        "remove": tried(lambda: os.unlink(SHOWN + "/data")),
+        "change": tried(lambda: os.chmod(SHOWN, 0o777)),
+        "remount": elsewhere(remounted_there),
+        "remount in a user namespace": elsewhere(lambda: in_user_namespace(remounted_there)),
+        "beside": tried(read(SHOWN + "/../SECRET")),
+        "behind a link": tried(read(SHOWN + "/link")),
+        "names beside": tried(lambda: " ".join(os.listdir(SHOWN + "/.."))),
+    }
+"""
+
+
+def shown_to(directory: Path, **known: object) -> str:
+    """The source of a stranger that tries what it can with a directory that is shown to it; makes that, with a secret
+    beside it."""
+    shown = directory / "shown"
+    shown.mkdir(mode=0o755)
+    (shown / "data").write_text("tokens")
+    (directory / "SECRET").write_text("key")
+    (shown / "link").symlink_to(directory / "SECRET")
+    for file in (shown / "data", directory / "SECRET"):
+        file.chmod(0o644)
+    return stranger(**known, SHOWN=str(shown)) + _SHOWN
+
 
 def stranger(**known: object) -> str:
     """Its source; it is told of HERE, HOME, PYTHON, HOST_PID, PORT and SOCKET."""

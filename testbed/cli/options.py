@@ -210,6 +210,15 @@ BackgroundFile = Annotated[
         "of datacenters that has some; with a column `at`, from when on.",
     ),
 ]
+Show = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--show",
+        metavar="DIR",
+        help="A directory that the code of a job may read, under its own path: else homes and temporary directories "
+        "are hidden from it. Repeatable.",
+    ),
+]
 Events = Annotated[
     list[str] | None,
     typer.Option(

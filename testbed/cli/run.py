@@ -17,6 +17,7 @@ from testbed.cli import plan as planning
 from testbed.errors import BadInput, ExitCode, RunFailed
 from testbed.lab import capabilities, privileges
 from testbed.lab.host_settings import HostPriority
+from testbed.lab.shown import require_showable
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
@@ -38,6 +39,8 @@ class Request:
     picture: bool
     as_json: bool
     quiet: bool
+    shown: tuple[str, ...] = ()
+    """Directories that a job's code may read."""
 
 
 _Out = Annotated[
@@ -90,6 +93,7 @@ def run(
     picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
     light: options.Light = False,
     trust: options.Trust = False,
+    show: options.Show = None,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -111,9 +115,11 @@ def run(
     resolve.require_trainable(plan)
     _require_possible(plan, control=control, light=light, guest=guest)
     directory = _place(plan, out, overwrite=overwrite)
+    shown = require_showable(show or (), directory)
     plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
     plan, remarks = _lightened(plan, remarks, light=light)
-    request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, picture, as_json, quiet)
+    output = picture, as_json, quiet
+    request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, *output, shown)
     raise typer.Exit(execute(plan, request, remarks))
 
 
@@ -201,7 +207,7 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
 
     machine = command.choose_machine(plan.clock)
     with results_directory(request.directory, overwrite=request.overwrite) as working:
-        training = command.GuestTraining(plan, working, request.shaper, strict=request.strict)
+        training = command.GuestTraining(plan, working, request.shaper, strict=request.strict, shown=request.shown)
         try:
             boot, _ = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
         except (RunFailed, KeyboardInterrupt):
@@ -233,6 +239,7 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
                 request.host_priority,
                 strict=request.strict,
                 control=request.control,
+                shown=request.shown,
             )
             document = run_plan(plan, how, reporter)
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED

@@ -1,7 +1,7 @@
 """What a process that runs a job's code may do: compute, and talk to the others of its job. Nothing of the machine's.
 
     files          read-only but for one shared directory and a small /tmp of its own; homes, secrets, sockets and
-                   devices are not there
+                   devices are not there, but for what a user shows of them (shown.py)
     rights         no capability, and no way to get one; a user that is nobody else's where the machine lets it change
     processes      its container's alone (container.py), and no more than MOST_TASKS of its user
     environment    what a Python program needs (`plain_environment`)
@@ -55,10 +55,14 @@ class Confinement(NamedTuple):
     """What they must not lose, for want of something else."""
     shared: str = ""
     """The one directory that all of them may write to; empty: none."""
+    shown: tuple[str, ...] = ()
+    """Directories that they may read, wherever they lie (shown.py)."""
 
     def described(self) -> dict[str, object]:
         """For the manifest."""
-        return {"user": self.user, "stays": self.stays, "capabilities": [each.name for each in self.kept]}
+        found: dict[str, object] = {"user": self.user, "stays": self.stays}
+        found["capabilities"] = [each.name for each in self.kept]
+        return found | ({"shown": list(self.shown)} if self.shown else {})
 
 
 def possible(shared: Path | None = None) -> Confinement:
@@ -111,7 +115,7 @@ def confine(how: Confinement, connection: int, *, real_time: bool) -> None:
     with suppress(OSError):  # a kernel that has no such file chooses by itself
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")  # where memory ends, a worker ends first
     _let_go(connection)
-    _confine_files([Path(how.shared)] if how.shared else [])
+    _confine_files([Path(how.shared)] if how.shared else [], [Path(place) for place in how.shown])
     kept = [*how.kept, *_limited(real_time)]
     if how.user is not None:
         ns.prctl(_PR_SET_KEEPCAPS, 1)
@@ -149,10 +153,10 @@ def _let_go(connection: int) -> None:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def _confine_files(shared: Sequence[Path]) -> None:
-    kept = [*shared, *what_is_read()]
+def _confine_files(shared: Sequence[Path], shown: Sequence[Path]) -> None:
+    kept = [*shared, *shown, *what_is_read()]
     small = f"mode=1777,size={_SMALL_BYTES}"
-    hide_secrets(shared)
+    hide_secrets([*shared, *shown])
     writable = [place for place in (Path("/tmp"), Path("/dev/shm")) if place.is_dir()]
     for place in writable:
         hide(place, kept, small)

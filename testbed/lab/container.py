@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,12 @@ _LOOK_S = 0.1
 _PROMPT = chr(127)
 """Mininet's: how it knows that a shell has done what it was told."""
 
+_PROMPTS = 2
+"""As it comes up, and when it has done what it was told."""
+
+_LOCAL_FLAGS = 3
+"""Of a terminal, where termios has them."""
+
 _NEW_PIDS = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "setsid", "--ctty"]
 """setsid: the shell, now a child of unshare, must lead a session to have the terminal that Ctrl-C arrives on."""
 
@@ -37,35 +44,51 @@ class BoundedHost(Host):  # type: ignore[misc]  # Mininet has no types
     def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 - Mininet's name
         """Mininet's, with an end. Raises RunFailed when the shell ends, or does not come up in SHELL_DEADLINE_S."""
         del mnopts  # what Mininet's other kinds of host need
-        command = ["mnexec", "-cdn", *self.new_pids, "env", f"PS1={_PROMPT}"]
-        command += ["bash", "--norc", "--noediting", "-is", f"mininet:{self.name}"]
+        self.launch_shell()
+        self.come_up()
+
+    def launch_shell(self) -> None:
+        """Start the shell, which is to `come_up`, and tell it all that Mininet's has to hear before anything else."""
+        bash = ["bash", "--norc", "--noediting", "-is", f"mininet:{self.name}"]
+        command, environment = ["mnexec", "-cdn", *self.new_pids, *bash], os.environ | {"PS1": _PROMPT}
         self.master, self.slave = pty.openpty()
+        attributes = termios.tcgetattr(self.slave)
+        attributes[_LOCAL_FLAGS] &= ~termios.ECHO
+        termios.tcsetattr(self.slave, termios.TCSANOW, attributes)
         self.stdin = self.stdout = os.fdopen(self.master, "r")
         self.pollOut = select.poll()
         self.pollOut.register(self.stdout, select.POLLIN)  # not, as usual, also when it can be written
-        self.shell = self._popen(command, stdin=self.slave, stdout=self.slave, stderr=self.slave, close_fds=False)
+        terminal = {"stdin": self.slave, "stdout": self.slave, "stderr": self.slave}
+        self.shell = self._popen(command, **terminal, close_fds=False, env=environment)
         self.pid = self.shell.pid
         self.outToNode[self.stdout.fileno()] = self.inToNode[self.stdin.fileno()] = self
         self.execed, self.lastCmd, self.lastPid, self.readbuf = False, None, None, ""
+        self.waiting = True
+        self._until_s = time.monotonic() + SHELL_DEADLINE_S
+        self.write("unset HISTFILE; set +m\n")
+
+    def come_up(self) -> None:
+        """Wait until the shell has come up, and has done what it was told. Raises as `startShell`."""
         try:
-            self.waiting = True
-            self._await_prompt()
-            self.sendCmd("unset HISTFILE; stty -echo; set +m")
-            self._await_prompt()
+            self._hear_prompts()
         except BaseException:
             self.shell.kill()
             self.cleanup()
             raise
 
-    def _await_prompt(self) -> None:
-        said, until = "", time.monotonic() + SHELL_DEADLINE_S
-        while self.waiting:
+    def _hear_prompts(self) -> None:
+        said, prompts = "", 0
+        while prompts < _PROMPTS:
             ended = self.ended()  # looked at first: what it said before its end is read below
-            said += self.monitor(timeoutms=1e3 * _LOOK_S)
-            if self.waiting and (ended is not None or time.monotonic() > until):
+            self.waiting = True
+            heard = self.monitor(timeoutms=1e3 * _LOOK_S)
+            prompts += heard.count(_PROMPT) + (not self.waiting)
+            said += heard
+            if prompts < _PROMPTS and (ended is not None or time.monotonic() > self._until_s):
                 why = ended or f"its shell did not come up within {SHELL_DEADLINE_S:g} s"
                 words = " ".join(said.split())
                 raise RunFailed(f"container {self.name} cannot be started: {why}{f': {words}' if words else ''}")
+        self.waiting = False
 
     def ended(self) -> str | None:
         """How the process that holds the container has ended, in words; None while it lives."""
@@ -79,6 +102,11 @@ class Container(BoundedHost):
     """A Mininet host with its own network, mount and PID namespace. `pid` is the process that holds them."""
 
     new_pids = _NEW_PIDS
+
+    def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 - Mininet's name
+        """Started only: who makes many has them `come_up` side by side."""
+        del mnopts
+        self.launch_shell()
 
     @classmethod
     def setup(cls) -> None:

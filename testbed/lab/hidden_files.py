@@ -22,17 +22,27 @@ def hide_secrets(kept: Sequence[Path] = ()) -> None:
     environment, this package.
     """
     needed = [*kept, *what_is_read()]
-    for home in dict.fromkeys((*_HOMES, Path(os.environ.get("HOME") or "/").resolve())):
-        if home.is_dir() and home != Path("/") and not any(home.is_relative_to(place) for place in needed):
+    for home in homes():
+        if not any(home.is_relative_to(place) for place in needed):
             hide(home, needed)
-    for pattern in _SECRET_DIRECTORIES:
-        for directory in Path("/").glob(pattern):
-            if directory.is_dir():
-                hide(directory, [])
-    for pattern in _SECRET_FILES:
-        for file in Path("/").glob(pattern):
-            if file.is_file():
-                ns.mount("/dev/null", str(file), "none", ns.MS_BIND)
+    for secret in secrets():
+        if secret.is_dir():
+            hide(secret, [])
+        else:
+            ns.mount("/dev/null", str(secret), "none", ns.MS_BIND)
+
+
+def homes() -> list[Path]:
+    """Those of this machine, and of whoever runs this."""
+    every = dict.fromkeys((*_HOMES, Path(os.environ.get("HOME") or "/").resolve()))
+    return [home for home in every if home.is_dir() and home != Path("/")]
+
+
+def secrets() -> list[Path]:
+    """The directories and the files of this machine that hold keys and passwords."""
+    directories = (place for pattern in _SECRET_DIRECTORIES for place in Path("/").glob(pattern) if place.is_dir())
+    files = (place for pattern in _SECRET_FILES for place in Path("/").glob(pattern) if place.is_file())
+    return [*directories, *files]
 
 
 def what_is_read() -> list[Path]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -44,6 +45,9 @@ from testbed.plan.plan import Plan, Route
 from testbed.plan.routes import datacenter_of
 from testbed.plan.timeline import LinkEvent
 from testbed.spec.topology import Direction
+
+_COMING_UP = 16
+"""Containers whose shells come up side by side: each waits for others' programs to be loaded more than it computes."""
 
 _PROBES = 3
 """Of which the fastest tells what a way takes."""
@@ -193,7 +197,8 @@ class Lab:
         self._host.close()
         if self._net is not None:
             for host in self._net.hosts:
-                host.shell.kill()  # the holder of the namespaces; its container's processes die with it
+                if host.shell is not None:  # of one that did not come up
+                    host.shell.kill()  # the holder of the namespaces; its container's processes die with it
             for host in self._net.hosts:
                 host.cleanup()
             self._net = None
@@ -252,16 +257,26 @@ class Lab:
     def _make_containers(self) -> None:
         routers = self.places.routers
         total = len(self.nodes) + len(routers)
+        coming: deque[Container] = deque()
         for done, name in enumerate([*self.nodes, *routers]):
+            if len(coming) == _COMING_UP:
+                self._prepare(coming.popleft())
             self._say(f"container {done + 1} of {total}: {name}")
-            container = self._net.addHost(name, cls=Container, ip=None)
-            (self.routers if name in routers else self.containers)[name] = container
-            with inside(container.pid):
-                self._sysctls[name] = transport.prepare_namespace(name, forward=name in routers)
-            if self.by_ports and name in routers:
-                self._sysctls[name] |= hash_by_ports(container.pid, name, 1 + self._seed % 2**30 + routers.index(name))
-            with self.netlink(container) as netlink:
-                netlink.ask("link", "set", index=netlink.index("lo"), state="up")
+            coming.append(self._net.addHost(name, cls=Container, ip=None))
+        for container in coming:
+            self._prepare(container)
+
+    def _prepare(self, container: Container) -> None:
+        """What a container needs that is coming up, before it has any wires."""
+        name, routers = container.name, self.places.routers
+        container.come_up()
+        (self.routers if name in routers else self.containers)[name] = container
+        with inside(container.pid):
+            self._sysctls[name] = transport.prepare_namespace(name, forward=name in routers)
+        if self.by_ports and name in routers:
+            self._sysctls[name] |= hash_by_ports(container.pid, name, 1 + self._seed % 2**30 + routers.index(name))
+        with self.netlink(container) as netlink:
+            netlink.ask("link", "set", index=netlink.index("lo"), state="up")
 
     def _everywhere(self) -> tuple[Container, ...]:
         return (*self.containers.values(), *self.routers.values())

@@ -21,6 +21,8 @@ class Netlink:
     def __init__(self, pid: int | None, where: str) -> None:
         self._where = where
         self._sent = 0
+        self._index_of: dict[str, int] = {}
+        """Of interfaces that were asked for, as long as none is deleted."""
         if pid is None:
             self._ipr = IPRoute()
         else:
@@ -35,6 +37,8 @@ class Netlink:
 
     def ask(self, method: str, *args: object, **settings: object) -> list[Any]:
         """One pyroute2 request, e.g. ask("link", "set", index=3, state="up"). Raises RunFailed showing it whole."""
+        if args[:1] == ("del",):
+            self._index_of.clear()
         try:
             return list(getattr(self._ipr, method)(*args, **settings) or ())
         except (NetlinkError, OSError) as error:
@@ -53,10 +57,12 @@ class Netlink:
 
     def index(self, interface: str) -> int:
         """The index of an interface. Raises RunFailed when there is none of that name."""
-        found = list(self._ipr.link_lookup(ifname=interface))
-        if not found:
-            raise RunFailed(f"{self._where}: no interface {interface}")
-        return int(found[0])
+        if interface not in self._index_of:
+            found = list(self._ipr.link_lookup(ifname=interface))
+            if not found:
+                raise RunFailed(f"{self._where}: no interface {interface}")
+            self._index_of[interface] = int(found[0])
+        return self._index_of[interface]
 
     def interface(self, name: str) -> Any:
         """The decoded link message of an interface, with its statistics."""

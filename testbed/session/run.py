@@ -56,6 +56,8 @@ class SessionOptions:
     """A directory for the trainings in one process, where several plans are measured one after another."""
     control: bool = False
     """Whether every case that is a training by itself is trained once more with links that are not shaped."""
+    shown: tuple[str, ...] = ()
+    """Directories that a job's code may read, wherever they lie: of a standing lab, those that it was begun with."""
     standing: StandingLab | None = None
     """The same of the lab and the workers, as they were left."""
 
@@ -93,7 +95,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     for line in warned:
         reporter.say(f"warning: {line}")
     with ExitStack() as stack:
-        standing = StandingLab(stack) if options.standing is None else options.standing
+        standing = StandingLab(stack, options.shown) if options.standing is None else options.standing
         # the slow import of torch runs while the lab is built
         standing.launch(plan)
         references = References(plan, standing.launchers, options.kept_references)

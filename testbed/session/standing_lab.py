@@ -34,7 +34,9 @@ _ENDING_S = 0.5
 class StandingLab:
     """Its processes and the lab end as `stack` is left, whatever happened meanwhile."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, shown: Sequence[str] = ()) -> None:
+        """`shown`: directories that a job's code may read (lab/shown.py)."""
+        self._shown = tuple(shown)
         self.launchers: Sequence[Launcher] = ()
         self.confinement = possible()
         """Of its workers."""
@@ -89,7 +91,7 @@ class StandingLab:
         if self._lab is None:
             self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-")))
             let_workers_write(self._scratch)
-            self.confinement = possible(self._scratch)
+            self.confinement = possible(self._scratch)._replace(shown=self._shown)
             self.launchers = [self._launched(job.mesh.size) for job in plan.jobs]
         self._plan = plan
 

@@ -78,6 +78,8 @@ class Assignment:
     beside_mininet: bool = False
     strict: bool = False
     sizes: tuple[int, ...] = ()
+    shown: tuple[str, ...] = ()
+    """Directories that a job's code may read: the guest sees them, wherever they lie."""
 
 
 @dataclass(frozen=True)
@@ -281,6 +283,7 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], copy: Pat
             assignment.beside_mininet,
             assignment.strict,
             assignment.sizes,
+            assignment.shown,
         )
         tasks.append(request.GuestTask(assignment.what, plan_there, directory_there, *asked))
         (job / request.standard_error(number)).touch()
@@ -288,7 +291,8 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], copy: Pat
         ns.bind(machine.kernel, _KERNEL)
         if copy is not None:
             ns.bind(copy, _COPY)
-        hide_secrets(libraries_of_python())
+        shown = [Path(place) for assignment in assignments for place in assignment.shown]
+        hide_secrets([*libraries_of_python(), *shown])
         lay_out(_ROOT, None if copy is None else _COPY)
     except OSError as error:
         raise MachineLacks(f"the guest's file system cannot be laid out: {error}") from error

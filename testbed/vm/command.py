@@ -40,12 +40,14 @@ class GuestTraining:
     """By default netem, and the relay for a plan whose links change."""
     quiet: bool = False
     strict: bool = False
+    shown: tuple[str, ...] = ()
+    """Directories that a job's code may read."""
 
     def assignment(self, *, quiet: bool) -> Assignment:
         """What the guest gets; `quiet` here or there is quiet."""
         document = file.to_json(self.plan)
         quiet = self.quiet or quiet
-        return Assignment("train", document, self.directory, self._shaper, quiet, strict=self.strict)
+        return Assignment("train", document, self.directory, self._shaper, quiet, strict=self.strict, shown=self.shown)
 
     @property
     def _shaper(self) -> str:

@@ -50,6 +50,8 @@ class GuestTask:
     """Whether links that are not as asked end a training."""
     sizes: tuple[int, ...] = ()
     """Of messages, in bytes, to measure the engine with."""
+    shown: tuple[str, ...] = ()
+    """Directories that a job's code may read."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ class GuestJob:
     def from_json(cls, text: str) -> GuestJob:
         """What as_json wrote."""
         document = json.loads(text)
-        tasks = tuple(GuestTask(**task | {"sizes": tuple(task["sizes"])}) for task in document["tasks"])
+        tasks = tuple(
+            GuestTask(**task | {name: tuple(task[name]) for name in ("sizes", "shown")}) for task in document["tasks"]
+        )
         return cls(**document | {"tasks": tasks, "modules": tuple(document["modules"])})
 
 

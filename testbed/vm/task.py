@@ -55,7 +55,7 @@ def _train_in_turn(
     from testbed.session.standing_lab import StandingLab
 
     with ExitStack() as stack:
-        standing = StandingLab(stack)
+        standing = StandingLab(stack, tasks[0].shown)
         code = _train(plan, tasks[0], answers[0], witness, standing)
         for place in range(1, len(tasks)):
             following = _following(tasks[place], tasks[0], standing, answers[place].parent)
@@ -68,7 +68,7 @@ def _train_in_turn(
 
 def _following(task: GuestTask, first: GuestTask, standing: StandingLab, kept_references: Path) -> Plan | None:
     """The plan of another task, if what has served the first one serves it and is ready to; None otherwise."""
-    if (task.what, task.shaper) != (first.what, first.shaper):
+    if (task.what, task.shaper, task.shown) != (first.what, first.shaper, first.shown):
         return None
     try:
         plan = file.read(Path(task.plan))

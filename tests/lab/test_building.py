@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,6 +81,17 @@ def test_a_shell_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "setsid").chmod(0o755)
     monkeypatch.setenv("SILENT", str(tmp_path))
     assert in_sandbox(wait_for_ever).endswith("its shell did not come up within 0.5 s")
+
+
+def test_shells_come_up_side_by_side(tmp_path: Path) -> None:
+    """Each waits until three have been started: one after the other none would come up."""
+    started, setsid = tmp_path / "started", shutil.which("setsid")
+    started.mkdir()
+    three = f'[ "$(ls {started} | wc -l)" -ge 3 ]'
+    waits = f'mktemp -q -p {started} >/dev/null; until {three}; do sleep 0.02; done; exec {setsid} "$@"'
+    code, said = built(tmp_path, programs={"setsid": waits})
+    assert code == 0, said
+    assert len(list(started.iterdir())) >= 3
 
 
 LIMITED = 'echo 4 > /proc/sys/user/max_pid_namespaces && exec "$@"'

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from escapes import TOPOLOGY, WORKLOAD, got_out, stranger, told
+from escapes import TOPOLOGY, WORKLOAD, got_out, shown_to, stranger, told
 from ordinary_user import as_user
 
 from testbed.errors import ExitCode
@@ -62,13 +62,16 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [report | {"out": str(here / "out")} for report in reports]
 
 
-def command(here: Path, code: str, before: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess[str]:
-    """A run with a model of this code; `before` begins the command line."""
+def command(
+    here: Path, code: str, before: Sequence[str] = (), words: Sequence[str] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A run with a model of this code; `before` begins the command line, `words` are more options."""
     (here / "stranger.py").write_text(code)
     (here / "job.yaml").write_text(WORKLOAD)
     (here / "pair.yaml").write_text(TOPOLOGY)
+    run = [sys.executable, "-P", "-m", "testbed", "run", "pair.yaml", "job.yaml", "--out", "out", "--quiet"]
     return subprocess.run(
-        [*before, sys.executable, "-P", "-m", "testbed", "run", "pair.yaml", "job.yaml", "--out", "out", "--quiet"],
+        [*before, *run, *words],
         cwd=here,
         env={**os.environ, **environment},
         capture_output=True,
@@ -126,6 +129,21 @@ def test_of_a_user_too_who_cannot_become_somebody_else() -> None:
         assert got_out(report["tried"]) == {"kill the container": "done", "become root": "done"}  # which it is called
         assert report["home"] == []
         assert not int(report["capabilities"][2], 16) & ~(1 << SYS_NICE.bit)
+
+
+def test_a_directory_that_is_shown_can_be_read_and_nothing_else(tmp_path: Path) -> None:
+    known = {"HERE": str(tmp_path), "HOME": str(tmp_path), "PYTHON": sys.prefix, "HOST_PID": os.getpid()}
+    code = shown_to(tmp_path, **known, PORT=1, SOCKET="nobody-listens")
+    done = command(tmp_path, code, words=["--show", "shown"])
+    assert done.returncode in (ExitCode.OK, ExitCode.UNTRUSTED), done.stderr
+    logs = "".join(path.read_text() for path in sorted((tmp_path / "out/logs").iterdir()))
+    reports = told(done.stdout + done.stderr + logs)
+    assert len(reports) == 3
+    for report in reports:
+        assert got_out(report["tried"]) == {"read": "tokens", "names beside": "shown"}
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert manifest["confinement"]["shown"] == [str(tmp_path / "shown")]
+    assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == ["data", "link"]
 
 
 PICKLED = """

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from escapes import TOPOLOGY, WORKLOAD, got_out, stranger, told
+from escapes import TOPOLOGY, WORKLOAD, got_out, shown_to, stranger, told
 
 from testbed.errors import ExitCode
 from testbed.lab.confinement import WORKER_USER
@@ -94,3 +94,26 @@ def test_what_code_of_a_job_reaches_from_a_guest(time_travel_kernel: kernel.Kern
         assert report["capabilities"] == ["0" * 16] * 4
     assert not Path("/etc/escaped").exists()
     assert not (tmp_path / "escaped").exists()
+
+
+def test_a_directory_that_is_shown_can_be_read_in_a_guest(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:
+    known = {"HERE": str(tmp_path), "HOME": str(tmp_path), "PYTHON": sys.prefix, "HOST_PID": os.getpid()}
+    (tmp_path / "stranger.py").write_text(shown_to(tmp_path, **known, PORT=1, SOCKET="nobody-listens"))
+    (tmp_path / "job.yaml").write_text(WORKLOAD)
+    (tmp_path / "pair.yaml").write_text(TOPOLOGY)
+    words = ["run", "pair.yaml", "job.yaml", "--clock", "virtual", "--show", "shown", "--out", "out", "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "testbed", *words],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_CACHE_HOME": str(kernel.cache_directory().parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode in (ExitCode.OK, ExitCode.UNTRUSTED), done.stderr
+    reports = told("".join(path.read_text() for path in sorted((tmp_path / "out/logs").iterdir())))
+    assert len(reports) == 2
+    for report in reports:
+        assert got_out(report["tried"]) == {"read": "tokens", "names beside": "shown"}
+    assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == ["data", "link"]
