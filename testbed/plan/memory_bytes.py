@@ -12,6 +12,7 @@ from testbed.pipeline.memory import RankBytes, peak_bytes, peaks
 from testbed.pipeline.problem import Problem
 from testbed.plan import counts
 from testbed.plan.exchange import exchange_at
+from testbed.plan.moved_weights import MOMENTS
 from testbed.plan.plan import Job
 from testbed.plan.tensor_exchanges import buffer_bytes, tensor_exchanges
 from testbed.spec.workload import Workload
@@ -19,9 +20,6 @@ from testbed.thresholds import OVER_LIMIT
 
 PARITIES = 2
 """Messages of two iterations have buffers at a time: receives are posted one ahead."""
-
-_MOMENTS = {"adamw": 2, "sgd": 1}
-"""Numbers that an optimizer keeps of every parameter."""
 
 
 def predicted_bytes(job: Job, schedule: Schedule) -> list[RankBytes] | None:
@@ -66,7 +64,7 @@ def _parameters(
 ) -> tuple[float, float, float]:
     """Bytes of parameters (and of gradients), of the optimizer's states, and of what replicas exchange them through."""
     workload, element = job.workload, job.workload.model.element_bytes
-    moments, exchange = _MOMENTS[workload.optimizer.kind], exchange_at(job, pipeline_rank)
+    moments, exchange = MOMENTS[workload.optimizer.kind], exchange_at(job, pipeline_rank)
     values = states = buffers = 0.0
     for stage in stages:
         parameters = workload.model.rank_parameter_count(stage, n_stages, workload.parallelism.tensor)
