@@ -6,6 +6,7 @@ Ten timelines of our own: a rate halved, a delay four times as long, a link lost
 that comes and goes every 3, 5, 10 and 30 iterations, a rank 1.5 times slower, two at once, two after each other. Ten
 drawn by seed: two or three datacenters, 4 to 6 ranks, 6 to 16 microbatches, memory for P to 2 P of them, one or two
 changes. Each trains 5 iterations before the first change and 40 after it. A swap is taken to cost 20 ms. Beside them
+six of jobs that may change microbatches, routes or the ranks of their stages as well as schedules, and
 steady iterations, with slots as paced and with slots drawn with a coefficient of variation of 3 % and 37 %. Of who
 sees: of the gain of an oracle that knows all, but of a change that never happened before not until its first iteration
 has ended. The picture is of the last timeline of our own.
@@ -26,6 +27,7 @@ from harness.report import show_table
 
 from testbed.adaptation import controller
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
+from testbed.adaptation.may_change import NOTHING, MayChange
 from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, rehearse
 from testbed.adaptation.rehearsal_changes import change
 from testbed.adaptation.rehearsal_picture import draw
@@ -33,6 +35,8 @@ from testbed.planning.resolve import load_plan
 from testbed.planning.schedules import choose
 
 SCHEDULES = ("1f1b", "zb-h1", "zb-h2", "geopipe", "pipemorph", "crosspipe-greedy")
+V_SHAPED = ("zb-v", "wave-greedy")
+UNSEEN = "routes: one recovers unseen"
 BEFORE, AFTER = 5, 40
 SWAP_S = 0.02
 LEAST_SHARE, WITHIN, MOST_LOST = 0.9, 3, 0.005
@@ -71,10 +75,22 @@ class Timeline(NamedTuple):
         return rehearse(self.subject, changes, self.iterations, controller.choose("ski-rental"), swap_s=SWAP_S)
 
 
-def subject(topology: Path | dict[str, Any], workload: Path | dict[str, Any], *settings: str) -> AdaptableJob:
+TWO_LINKS = {
+    "name": "two-links",
+    "datacenters": {"paris": {"nodes": 2}, "warsaw": {"nodes": 2}},
+    "links": [
+        {"name": "north", "between": ["paris", "warsaw"], "delay": "10 ms", "rate": "1 Gbit/s"},
+        {"name": "south", "between": ["paris", "warsaw"], "delay": "14 ms", "rate": "1 Gbit/s"},
+    ],
+}
+
+
+def subject(
+    topology: Path | dict[str, Any], workload: Path | dict[str, Any], *settings: str, may: MayChange = NOTHING
+) -> AdaptableJob:
     """A job with the schedules that it may swap between."""
     plan = load_plan(topology, workload, settings=settings)
-    return adaptable_job(plan, choose(plan, SCHEDULES))
+    return adaptable_job(plan, choose(plan, (*SCHEDULES, *(V_SHAPED if may.stages else ()))), may)
 
 
 def own() -> list[Timeline]:
@@ -97,6 +113,35 @@ def own() -> list[Timeline]:
             large,
             [f"link {BETWEEN} delay x4 at {BEFORE}", f"link {BETWEEN} rate x0.5 at {BEFORE + AFTER}"],
             BEFORE + 2 * AFTER,
+        ),
+    ]
+
+
+def varied() -> list[Timeline]:
+    """Jobs that may change more than their schedule."""
+    cuts, routes, stages = MayChange((16, 4)), MayChange(routes=2), MayChange(stages=True)
+    moving = subject(LONGHAUL, JOB, "memory=8", may=stages)
+    two = subject(TWO_LINKS, JOB, "memory=8", "message=2.5 MB", may=routes)
+    all_of_it = MayChange((16, 4), 2, stages=True)
+    return [
+        Timeline(
+            "microbatches: delay x 6",
+            subject(LONGHAUL, JOB, "memory=8", may=cuts),
+            [f"link {BETWEEN} delay x6 at {BEFORE}"],
+        ),
+        Timeline("routes: rate of one / 5", two, [f"link north rate x0.2 at {BEFORE}"]),
+        Timeline(
+            UNSEEN,
+            two,
+            [f"link north rate x0.2 at {BEFORE} to {BEFORE + 10}", f"link south delay x5 at {BEFORE + AFTER}"],
+            BEFORE + 2 * AFTER,
+        ),
+        Timeline("stages: delay x 6", moving, [f"link {BETWEEN} delay x6 at {BEFORE}"]),
+        Timeline("stages: rate / 5", moving, [f"link {BETWEEN} rate x0.2 at {BEFORE}"]),
+        Timeline(
+            "all of it: rate of one / 5",
+            subject(TWO_LINKS, JOB, "memory=8", may=all_of_it),
+            [f"link north rate x0.2 at {BEFORE}"],
         ),
     ]
 
@@ -201,6 +246,13 @@ def shares(claim: str, every: Sequence[Judged], asked_for: int) -> Claim:
     return Claim(claim, limit, got, kept, worst, "share", len(every), asked_for)
 
 
+def blind(one: Judged) -> Claim:
+    """A job does not see a route that it does not use."""
+    claim = "a job that left a route which then recovers unseen: share of the gain of an oracle, which knows"
+    got = f"{one.found.share:.1%}, {max(0.0, one.lost):.2%} lost"
+    return Claim(claim, f"<= {MOST_LOST:.1%} lost", got, one.lost <= MOST_LOST, one.found.share, "share", 1, 1)
+
+
 def steady(iterations: int, seed: int) -> Claim:
     """Nothing happens, and nothing must be done."""
     swaps, lost = [], 0.0
@@ -220,6 +272,7 @@ def main() -> int:
     parser = options.parser(__doc__)
     parser.add_argument("--own", type=int, default=10, metavar="N", help="timelines of our own")
     parser.add_argument("--drawn", type=int, default=10, metavar="N", help="drawn ones")
+    parser.add_argument("--varied", type=int, default=6, metavar="N", help="of jobs that may change more")
     parser.add_argument("--steady", type=int, default=500, metavar="N", help="steady iterations")
     parser.add_argument("--seed", type=int, default=DEVELOPED_ON, help="of what is drawn")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the last timeline of our own")
@@ -240,6 +293,11 @@ def main() -> int:
         shares(f"the same where cross-traffic comes and goes every 3 to 30 iterations{drawn_by}", going, len(going)),
         steady(asked.steady, asked.seed),
     ]
+    if more := judged(varied()[: asked.varied]):
+        seen = [one for one in more if one.name != UNSEEN]
+        claim = "the same of jobs that may change microbatches, routes or stages too"
+        claims.append(shares(claim, seen, len(seen)))
+        claims += [blind(one) for one in more if one.name == UNSEEN]
     return finish(asked, Topic.SCHEDULES, claims)
 
 

@@ -32,6 +32,7 @@ LINK = "link paris--warsaw"
 REPLICAS, TENSOR = "replicas, delay x 6", "tensor ranks, rate / 8"
 CUT, CUT_REPLICAS = "microbatches, delay x 6", "microbatches and replicas, rate / 8"
 ROUTES, COMES_BACK = "routes, rate of one / 5", "routes, rate / 5, then the other's delay x 5"
+STAGES, ALL = "stages, rate x 0.7", "stages, microbatches and routes, rate of one / 5"
 TIMELINES: dict[str, tuple[str, ...]] = {
     "nothing": (),
     "delay x 6": (f"{LINK} delay 60 ms at iteration 5",),
@@ -51,6 +52,8 @@ TIMELINES: dict[str, tuple[str, ...]] = {
         "link north rate 1 Gbit/s at iteration 10",
         "link south delay 70 ms at iteration 15",
     ),
+    STAGES: (f"{LINK} rate 700 Mbit/s at iteration 2",),
+    ALL: ("link north rate 200 Mbit/s at iteration 8",),
 }
 HALF = ("parallelism.pipeline=2", "microbatches=6", "memory=6")
 SETTINGS = {
@@ -58,8 +61,17 @@ SETTINGS = {
     TENSOR: (*HALF, "parallelism.tensor=2"),
     CUT_REPLICAS: (*HALF, "parallelism.data=2"),
 }
-CUTS, TWO = ("--microbatches", "16", "--microbatches", "4"), ("--routes", "2")
-MORE = {CUT: CUTS, CUT_REPLICAS: ("--microbatches", "12"), ROUTES: TWO, COMES_BACK: (*TWO, *CUTS)}
+CUTS, TWO = ("--vary", "microbatches=16,4"), ("--vary", "routes=2")
+FREE = ("--vary", "stages")
+V_SHAPED = ("--schedule", "zb-v")
+MORE = {
+    STAGES: (*FREE, *V_SHAPED),
+    ALL: (*FREE, *CUTS, *TWO, *V_SHAPED),
+    CUT: CUTS,
+    CUT_REPLICAS: ("--vary", "microbatches=12"),
+    ROUTES: TWO,
+    COMES_BACK: (*TWO, *CUTS),
+}
 """What else a job may change beside its schedule."""
 TWO_LINKS = """
 name: two-links
@@ -110,7 +122,7 @@ def adapted(name: str, iterations: int, out: Path) -> AdaptedRun:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as other:
         other.write(TWO_LINKS)
         other.flush()
-        topology = other.name if name in (ROUTES, COMES_BACK) else "two-dc-longhaul"
+        topology = other.name if name in (ROUTES, COMES_BACK, ALL) else "two-dc-longhaul"
         return _adapted(name, topology, iterations, out)
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from testbed.adaptation.candidates import Prospect
+from testbed.adaptation.candidate import Prospect
 from testbed.adaptation.controller import Decide, Outlook
 
 

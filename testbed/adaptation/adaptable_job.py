@@ -8,14 +8,16 @@ from dataclasses import replace
 from itertools import pairwise, product
 from typing import NamedTuple
 
-from testbed.adaptation.candidates import Setting
+from testbed.adaptation.candidate import JobSetting
 from testbed.adaptation.estimates import Belief, PathEstimate, exactly
+from testbed.adaptation.may_change import NOTHING, VARY, MayChange
 from testbed.adaptation.sightings import Pair, Path, PlacedRanks
 from testbed.errors import BadInput
 from testbed.pipeline.ir import KINDS, Action
 from testbed.pipeline.problem import Problem, Route
 from testbed.plan import costs
 from testbed.plan.microbatches import require_microbatches
+from testbed.plan.moved_weights import require_movable
 from testbed.plan.network_state import NetworkState, planned
 from testbed.plan.plan import Case, JobSchedule, Plan
 from testbed.plan.routes import datacenter_of, nodes_of_ranks
@@ -23,9 +25,6 @@ from testbed.planning.resolve import framing_of
 from testbed.routing.candidates import DirectionsByPlace
 from testbed.schedule.registry import family_of
 from testbed.spec.choice import ScheduleChoice, with_ending
-
-MICROBATCHES, ROUTES = "--microbatches", "--routes"
-"""Options with which a job has other numbers of microbatches, and other routes, to choose from."""
 
 MOST_DETOUR = 2
 """Links more than the shortest route has that another one may have."""
@@ -51,7 +50,7 @@ class Recipe(NamedTuple):
 
     label: str
     choice: ScheduleChoice
-    setting: Setting
+    setting: JobSetting
     problem: Problem
     """As planned."""
 
@@ -61,8 +60,6 @@ class AdaptableJob(NamedTuple):
 
     plan: Plan
     ranks: PlacedRanks
-    stages: tuple[int, ...]
-    """The pipeline rank of every stage under every choice, so that no weights have to move."""
     recipes: tuple[Recipe, ...]
     """The first one's setting is as planned."""
 
@@ -72,23 +69,28 @@ class AdaptableJob(NamedTuple):
         return self.recipes[0].problem
 
     @property
-    def settings(self) -> dict[Setting, Recipe]:
+    def settings(self) -> dict[JobSetting, Recipe]:
         """All that there are, each with the first recipe that has it."""
-        found: dict[Setting, Recipe] = {}
+        found: dict[JobSetting, Recipe] = {}
         for recipe in self.recipes:
             found.setdefault(recipe.setting, recipe)
         return found
+
+    def larger(self, problem: Problem) -> float:
+        """How many times as long as planned an action takes in a problem: of more samples, of a smaller stage."""
+        planned = self.planned
+        return (planned.n_microbatches * planned.n_stages) / (problem.n_microbatches * problem.n_stages)
 
     def labelled(self, label: str) -> Recipe:
         """The one of its recipes that is called so."""
         return next(recipe for recipe in self.recipes if recipe.label == label)
 
-    def scheduled(self, choice: ScheduleChoice, setting: Setting) -> JobSchedule:
+    def scheduled(self, choice: ScheduleChoice, setting: JobSetting) -> JobSchedule:
         """What the job does in a case with these, but for the order of its actions."""
         own = setting.microbatches == self.plan.jobs[0].workload.microbatches
-        return JobSchedule(choice, self.stages, None, None, microbatches=None if own else setting.microbatches)
+        return JobSchedule(choice, setting.stages, None, None, microbatches=None if own else setting.microbatches)
 
-    def problem_of(self, plan: Plan, choice: ScheduleChoice, setting: Setting) -> Problem:
+    def problem_of(self, plan: Plan, choice: ScheduleChoice, setting: JobSetting) -> Problem:
         """What iterations cost with these on the network of a plan; a rehearsal's has no flows, but default routes."""
         moved = _moved(setting)
         default = tuple(
@@ -97,7 +99,7 @@ class AdaptableJob(NamedTuple):
         there = replace(plan, network=replace(plan.network, routes=default))
         return costs.problem_of_case(there, Case("", (self.scheduled(choice, setting),), self.routes_in(setting)))
 
-    def routes_in(self, setting: Setting) -> tuple[Route, ...]:
+    def routes_in(self, setting: JobSetting) -> tuple[Route, ...]:
         """One for every flow of the plan: as its first case has it, unless the setting has another one."""
         if not self.plan.cases:
             return ()
@@ -129,15 +131,12 @@ class AdaptableJob(NamedTuple):
         return nodes[numbers[ends.source]], nodes[numbers[ends.target]]
 
 
-def adaptable_job(
-    plan: Plan, choices: Sequence[ScheduleChoice], microbatches: Sequence[int] = (), routes: int = 1
-) -> AdaptableJob:
+def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice], may: MayChange = NOTHING) -> AdaptableJob:
     """The plan's only job with those of its choices that can be swapped: without solvers, stages where the first has
-    them; each also with other numbers of microbatches than the workload's, and over so many routes between two
-    datacenters.
+    them unless they may move; each also with what else the job `may` change.
 
-    Raises BadInput for several jobs, for no choice, for numbers that its batch cannot be cut into, and for more routes
-    than can be looked at.
+    Raises BadInput for several jobs, for no choice, for numbers that its batch cannot be cut into, for more routes
+    than can be looked at, and for weights that cannot move.
     """
     job, *others = plan.jobs
     if others:
@@ -146,31 +145,39 @@ def adaptable_job(
     able = [choice for choice in choices if not family_of(choice).solver]
     if not able:
         raise BadInput.of(job.workload.name, "schedules", len(choices), "one or more that need no solver")
-    stages = costs.stages_of(job, able[0])
-    for count in microbatches:
-        require_microbatches(job, count, MICROBATCHES, "option")
+    at = {choice.label: costs.stages_of(job, choice) for choice in able}
+    first = at[able[0].label]
+    if not may.stages:
+        able = [choice for choice in able if at[choice.label] == first]
+    for choice in able:
+        require_movable(job.workload, first, at[choice.label], VARY, choice.label)
+    for count in may.microbatches:
+        require_microbatches(job, count, VARY, "microbatches")
     places = tuple(job.mesh.coordinates(rank).pipeline_rank for rank in job.mesh.ranks)
     ranks = PlacedRanks(tuple(datacenter_of(node) for node in job.nodes), places)
-    bare, recipes = AdaptableJob(plan, ranks, stages, ()), list[Recipe]()
-    as_planned = Setting(job.workload.microbatches, ())
-    as_planned = as_planned._replace(paths=_planned_paths(bare, bare.problem_of(plan, able[0], as_planned)))
-    every = _route_settings(plan, as_planned, routes)
-    if routes > 1:  # super-packets short enough for all of them
-        needed = framing_of(plan.network, [(path.source, path.route) for one in every for path in one.paths])
-        sizes = {at: min(size, needed.gso_bytes[at]) for at, size in plan.framing.gso_bytes.items()}
+    bare, recipes, own = AdaptableJob(plan, ranks, ()), list[Recipe](), job.workload.microbatches
+    every: list[JobSetting] = []
+    for stages in dict.fromkeys(at[choice.label] for choice in able):
+        choice = next(choice for choice in able if at[choice.label] == stages)
+        as_planned = JobSetting(own, (), stages)
+        as_planned = as_planned._replace(paths=_planned_paths(bare, bare.problem_of(plan, choice, as_planned)))
+        every += _route_settings(plan, as_planned, may.routes)
+    if may.routes > 1:  # super-packets short enough for all of them
+        needed = framing_of(plan.network, [(path.source, path.route) for one in every for path in one.paths]).gso_bytes
+        sizes = {site: min(size, needed[site]) for site, size in plan.framing.gso_bytes.items()}
         bare = bare._replace(plan=replace(plan, framing=replace(plan.framing, gso_bytes=sizes)))
-    for count in dict.fromkeys((as_planned.microbatches, *microbatches)):
+    for count in dict.fromkeys((own, *may.microbatches)):
         for setting in (one._replace(microbatches=count) for one in every):
             for choice in able:
-                if costs.stages_of(job, choice) == stages:
-                    label = with_ending(choice.label, _unlike(setting, as_planned))
+                if at[choice.label] == setting.stages:
+                    label = with_ending(choice.label, _unlike(setting, own))
                     # what others send a job does not know: it is seen as slower links
                     problem = replace(bare.problem_of(bare.plan, choice, setting), streams=())
                     recipes.append(Recipe(label, choice, setting, problem))
     return bare._replace(recipes=tuple(recipes))
 
 
-def _moved(setting: Setting) -> dict[Pair, Route]:
+def _moved(setting: JobSetting) -> dict[Pair, Route]:
     """The routes that are others than planned."""
     return {path.pair: path.route for path in setting.paths if path.over}
 
@@ -182,7 +189,7 @@ def _planned_paths(job: AdaptableJob, problem: Problem) -> tuple[Path, ...]:
     )
 
 
-def _route_settings(plan: Plan, as_planned: Setting, most: int) -> list[Setting]:
+def _route_settings(plan: Plan, as_planned: JobSetting, most: int) -> list[JobSetting]:
     """As planned, and with every combination of so many routes between two datacenters, there and back the same."""
     if most == 1:
         return [as_planned]
@@ -206,7 +213,7 @@ def _route_settings(plan: Plan, as_planned: Setting, most: int) -> list[Setting]
     count = math.prod(map(len, options))
     if count > MOST_SETTINGS:
         expected = f"fewer: they make {count} combinations between datacenters, at most {MOST_SETTINGS}"
-        raise BadInput.of(ROUTES, "option", most, expected)
+        raise BadInput.of(VARY, "routes", most, expected)
     found = []
     for combination in product(*options):
         moved = {pair: path for one in combination for pair, path in one.items()}
@@ -218,17 +225,17 @@ def _links(network: NetworkState, route: Route) -> str:
     return " + ".join(dict.fromkeys(network.links[index].link for index in route))
 
 
-def _unlike(setting: Setting, as_planned: Setting) -> str:
-    """How a recipe's label says what is not as planned."""
+def _unlike(setting: JobSetting, microbatches: int) -> str:
+    """How a recipe's label says what is not as planned, beside its stages, which are its family's."""
     words = ""
-    if setting.microbatches != as_planned.microbatches:
+    if setting.microbatches != microbatches:
         words += f" with {setting.microbatches} microbatches"
     over = dict.fromkeys(path.over for path in setting.paths if path.over)
     return words + (f" over {' and '.join(over)}" if over else "")
 
 
 def planned_belief(subject: AdaptableJob) -> Belief:
-    """What the job believes as it begins; slots are those of microbatches as planned."""
+    """What the job believes as it begins; slots are those of microbatches and stages as planned."""
     problem, paths = subject.planned, dict[Path, PathEstimate]()
     for setting, recipe in subject.settings.items():
         routes = {pair: ends.route(recipe.problem) for pair, ends in subject.pairs(recipe.problem).items()}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from testbed.adaptation.adaptable_job import ROUTES, adaptable_job
+from testbed.adaptation.adaptable_job import adaptable_job
 from testbed.adaptation.controller import choose
+from testbed.adaptation.may_change import NOTHING, VARY, MayChange
 from testbed.errors import BadInput
 from testbed.plan.plan import Adaptation, Plan
 
@@ -15,11 +15,9 @@ SWAP_S = 20e-3
 """What a controller takes a swap to cost: buffers of another order are made, and receives posted anew."""
 
 
-def with_adaptation(
-    plan: Plan, controller: str, swap_s: float = SWAP_S, microbatches: Sequence[int] = (), routes: int = 1
-) -> Plan:
-    """The plan whose first case is trained, and goes on with the schedules of the others, in any of these numbers of
-    microbatches and over so many routes too, when the controller says so.
+def with_adaptation(plan: Plan, controller: str, swap_s: float = SWAP_S, may: MayChange = NOTHING) -> Plan:
+    """The plan whose first case is trained, and goes on with the schedules of the others, and with what else it `may`
+    change, when the controller says so.
 
     Raises BadInput for what no controller can do, and for other events between iterations.
     """
@@ -29,14 +27,14 @@ def with_adaptation(
         raise BadInput.of(OPTION, "option", controller, f"no {other} beside it: one or the other")
     if not plan.cases:
         raise BadInput.of(OPTION, "schedules", "none that fits", "one to begin with")
-    if routes > 1 and plan.enforcement == "ports":
+    if may.routes > 1 and plan.enforcement == "ports":
         expected = "--enforce rules beside it: a node's port, which routers hash, is chosen before it connects"
-        raise BadInput.of(ROUTES, "option", routes, expected)
+        raise BadInput.of(VARY, "routes", may.routes, expected)
     choices, begins = [case.jobs[0].choice for case in plan.cases], plan.cases[0]
-    job = adaptable_job(plan, choices, microbatches, routes)
-    able = tuple(recipe.choice for recipe in job.recipes if recipe.setting == job.recipes[0].setting)
+    job = adaptable_job(plan, choices, may)
+    able = tuple({recipe.choice.label: recipe.choice for recipe in job.recipes}.values())
     if able[0] != begins.jobs[0].choice:
         raise BadInput.of(OPTION, "schedule", begins.label, "one to begin with that needs no solver")
     _, *counts = dict.fromkeys(setting.microbatches for setting in job.settings)
-    adaptation = Adaptation(controller, able, swap_s, tuple(counts), routes, content)
+    adaptation = Adaptation(controller, able, swap_s, tuple(counts), may.routes, may.stages, content)
     return replace(job.plan, cases=(begins,), adaptation=adaptation)

@@ -34,7 +34,7 @@ def believed(job: AdaptableJob, recipe: Recipe, belief: Belief) -> Problem:
                     mine[a, b] = (*own_card, len(links) - 1)
     pipelines = [pipeline._replace(routes=mine) for pipeline, mine in zip(problem.pipelines, routes, strict=True)]
     slots: list[tuple[float, ...]] = []
-    larger = job.planned.n_microbatches / problem.n_microbatches
+    larger = job.larger(problem)
     for kind in KINDS:
         of_stages = [larger * belief.slots[rank, kind].value for rank in problem.stage_to_rank]
         slots.append(tuple(of_stages))

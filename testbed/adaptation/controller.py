@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from testbed.adaptation.adaptable_job import AdaptableJob, planned_belief
-from testbed.adaptation.candidates import Candidate, Prospect
+from testbed.adaptation.candidate import JobCandidate, Prospect
 from testbed.adaptation.estimates import CONFIRMING, Belief, Estimator, Learnt
 from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next, turn_since
@@ -95,7 +95,7 @@ class _SkiRental:
     since_swap: int = 0
     doubted: int = 0
     """Iterations whose loss is counted once it is known what they were under."""
-    lost_s: dict[Candidate, float] = field(default_factory=dict)
+    lost_s: dict[JobCandidate, float] = field(default_factory=dict)
     """By not running a candidate, since it was last no better."""
 
     def __call__(self, outlook: Outlook) -> Prospect | None:
@@ -125,7 +125,7 @@ class _SkiRental:
         self.since_swap, self.lost_s = 0, {}
         return min(able, key=lambda each: expected_s[each.candidate])
 
-    def _foresees(self, outlook: Outlook, best: Candidate) -> Prospect | None:
+    def _foresees(self, outlook: Outlook, best: JobCandidate) -> Prospect | None:
         """What is best over all that is known to be ahead is begun at once, maybe just before it is needed."""
         if best == outlook.running.candidate:
             return None
@@ -133,7 +133,7 @@ class _SkiRental:
         return next(each for each in outlook.prospects if each.candidate == best)
 
 
-def expected(outlook: Outlook) -> Mapping[Candidate, float]:
+def expected(outlook: Outlook) -> Mapping[JobCandidate, float]:
     """What an iteration is to be expected to take with each candidate.
 
     As predicted for now, since what has changed mostly stays so. Where it has come back to what it was, it may go on
@@ -251,6 +251,8 @@ class Step(NamedTuple):
     """What the next iteration is predicted to take with the schedule that ran ..."""
     expected_s: float
     """... and with the one that goes on."""
+    swap_s: float
+    """What the swap is taken to cost; 0 of none."""
 
 
 class _Since(NamedTuple):
@@ -285,14 +287,16 @@ class Adapting:
         belief, doubts = self._estimator.belief, self._estimator.doubts
         self._remember(belief, doubts, bool(learnt.changes))
         self.running, prospects = self._prospects.beside(self.running, belief)
+        self.swap_costs.sends_s = self._prospects.sends_s(belief)
         phases = [BelievedPhase(each.iterations, self._prospects.times(each.belief)) for each in self._believed]
         asked = iteration, self.running, prospects, self.swap_costs, belief, doubts, seen.iteration_s, phases
         chosen = self._decide(Outlook(*asked))
         if chosen is not None and chosen.candidate == self.running.candidate:
             chosen = None
+        swap_s = 0.0 if chosen is None else self.swap_costs.between(self.running.setting, chosen.setting)
         stays_s, self.running = self.running.predicted_s, chosen or self.running
         self._estimator.use(self.running.setting.paths)
-        return Step(learnt, belief, chosen, stays_s, self.running.predicted_s)
+        return Step(learnt, belief, chosen, stays_s, self.running.predicted_s, swap_s)
 
     @property
     def candidates(self) -> list[Prospect]:

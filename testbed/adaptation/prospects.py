@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from testbed.adaptation.adaptable_job import AdaptableJob, PipelineEnds
 from testbed.adaptation.believed_problem import believed
-from testbed.adaptation.candidates import Candidate, Prospect
+from testbed.adaptation.candidate import JobCandidate, JobSetting, Prospect
 from testbed.adaptation.estimates import Belief, PathEstimate, between, exactly
 from testbed.adaptation.sightings import PROBE_BYTES, Crossing, Path, Sighting, sighting
+from testbed.adaptation.swap_costs import Sends, sending_s
 from testbed.errors import DoesNotFit
 from testbed.model.simulate import makespan, simulate
 from testbed.pipeline.ir import Schedule
@@ -37,10 +38,10 @@ class Prospects:
 
     def __init__(self, subject: AdaptableJob) -> None:
         self._subject = subject
-        self._kept: dict[Candidate, _Kept] = {}
+        self._kept: dict[JobCandidate, _KeptSchedule] = {}
         self._last: Belief | None = None
-        self._made: dict[tuple[object, ...], set[Candidate]] = {}
-        self._latest: dict[str, Candidate] = {}
+        self._made: dict[tuple[object, ...], set[JobCandidate]] = {}
+        self._latest: dict[str, JobCandidate] = {}
         """By label of its recipe, the one that was made last."""
         self._times: dict[tuple[object, ...], _Times] = {}
         self._alone: dict[tuple[object, ...], dict[Path, float]] = {}
@@ -91,7 +92,7 @@ class Prospects:
             for candidate, kept in self._kept.items()
         ]
 
-    def times(self, belief: Belief) -> dict[Candidate, float]:
+    def times(self, belief: Belief) -> dict[JobCandidate, float]:
         """What an iteration takes with each candidate if that is so."""
         known = self._times.pop(belief.key, None) or _Times(self._problems(belief), {})
         self._times[belief.key] = known
@@ -104,13 +105,11 @@ class Prospects:
         return {candidate: known.seconds[candidate] for candidate in self._kept}
 
     def as_planned(self, seen: Sighting, running: Prospect) -> Sighting:
-        """What is seen of the running candidate, as it would be of microbatches as they are planned."""
+        """What is seen of the running candidate, as it would be of microbatches and stages as they are planned."""
         planned = self._subject.planned
         mine = self._subject.recipes[self._kept[running.candidate].recipe].problem
-        if mine.n_microbatches == planned.n_microbatches:
-            return seen
-        larger = planned.n_microbatches / mine.n_microbatches
-        return seen.of_other_microbatches(1 / larger, max(planned.message_bytes) / max(mine.message_bytes))
+        larger, longer = self._subject.larger(mine), max(planned.message_bytes) / max(mine.message_bytes)
+        return seen if larger == longer == 1 else seen.of_other_actions(1 / larger, longer)
 
     def alone(self, belief: Belief, running: Prospect) -> dict[Path, float]:
         """Of what even the fastest message between two datacenters takes longer than a probe, the share that it would
@@ -133,6 +132,21 @@ class Prospects:
             }
         return self._alone[key]
 
+    def sends_s(self, belief: Belief) -> Sends:
+        """What swaps send, if that is so."""
+        known: dict[tuple[JobSetting, JobSetting], float] = {}
+        recipes = self._subject.settings
+
+        def problem(setting: JobSetting) -> Problem:
+            return believed(self._subject, recipes[setting], belief)
+
+        def sends_s(one: JobSetting, other: JobSetting) -> float:
+            if (one, other) not in known:
+                known[one, other] = sending_s(self._subject, problem, one, other)
+            return known[one, other]
+
+        return sends_s
+
     def _problems(self, belief: Belief) -> list[Problem]:
         return [believed(self._subject, recipe, belief) for recipe in self._subject.recipes]
 
@@ -148,13 +162,13 @@ class Prospects:
                 except DoesNotFit as error:
                     reasons.append(error)
                     continue
-                candidate = Candidate(recipe.setting, schedule.rows)
+                candidate = JobCandidate(recipe.setting, schedule.rows)
                 self._latest[recipe.label] = candidate
                 if candidate in made:  # as another recipe has it, whose label stands for both
                     continue
                 made.add(candidate)
                 self._kept.pop(candidate, None)
-                self._kept[candidate] = _Kept(recipe.label, schedule, number)
+                self._kept[candidate] = _KeptSchedule(recipe.label, schedule, number)
         if not self._kept:
             raise reasons[0]
         for candidate in list(self._kept)[:-MOST_KEPT]:
@@ -180,7 +194,7 @@ def _slower(belief: Belief) -> Belief:
     return replace(belief, paths=paths)
 
 
-class _Kept(NamedTuple):
+class _KeptSchedule(NamedTuple):
     label: str
     schedule: Schedule
     recipe: int
@@ -190,4 +204,4 @@ class _Kept(NamedTuple):
 class _Times(NamedTuple):
     problems: list[Problem]
     """Of every recipe."""
-    seconds: dict[Candidate, float]
+    seconds: dict[JobCandidate, float]

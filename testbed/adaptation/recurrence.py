@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from testbed.adaptation.candidates import Candidate, Setting
+from testbed.adaptation.candidate import JobCandidate, JobSetting
 from testbed.adaptation.swap_costs import SwapCosts
 
 ALIKE = 0.02
@@ -26,7 +26,7 @@ class BelievedPhase(NamedTuple):
     """Iterations in which the same was believed."""
 
     iterations: int
-    predicted_s: Mapping[Candidate, float]
+    predicted_s: Mapping[JobCandidate, float]
     """Of every candidate: what an iteration took, or would have taken."""
 
 
@@ -72,7 +72,7 @@ def ahead(phases: Sequence[BelievedPhase]) -> list[BelievedPhase]:
     return [now._replace(iterations=left), *turns] if left else turns
 
 
-def best_next(spans: Sequence[BelievedPhase], running: Candidate, costs: SwapCosts) -> Candidate:
+def best_next(spans: Sequence[BelievedPhase], running: JobCandidate, costs: SwapCosts) -> JobCandidate:
     """The candidate to run next, of who knows these spans and pays for swaps between them; the running one if it is as
     good.
     """
@@ -91,9 +91,9 @@ def best_next(spans: Sequence[BelievedPhase], running: Candidate, costs: SwapCos
     return best if with_swap_s[best] < remaining_s[running] else running
 
 
-def _least_after_swap(after_s: Mapping[Candidate, float], costs: SwapCosts) -> dict[Setting, float]:
+def _least_after_swap(after_s: Mapping[JobCandidate, float], costs: SwapCosts) -> dict[JobSetting, float]:
     """By setting of who swaps, the least that is then to come, the swap included."""
-    of_setting: dict[Setting, float] = {}
+    of_setting: dict[JobSetting, float] = {}
     for candidate, seconds in after_s.items():
         of_setting[candidate.setting] = min(seconds, of_setting.get(candidate.setting, seconds))
     return {

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from testbed.adaptation.adaptable_job import AdaptableJob
-from testbed.adaptation.candidates import Candidate, Prospect, Setting
+from testbed.adaptation.candidate import JobCandidate, JobSetting, Prospect
 from testbed.adaptation.controller import Adapting, ControllerChoice, Step
 from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.rehearsal_changes import Change, Truth, real_problem, truth_at
 from testbed.adaptation.sightings import PROBE_BYTES, Path, sighting
-from testbed.adaptation.swap_costs import SwapCosts
+from testbed.adaptation.swap_costs import SwapCosts, sending_s
 from testbed.errors import DoesNotFit
 from testbed.model.lower import Load
 from testbed.model.simulate import makespan, simulate_jobs
@@ -71,9 +72,10 @@ class World:
     drawn: SlotVariation
     _states: dict[tuple[bool, ...], int] = field(default_factory=dict)
     _truths: list[Truth] = field(default_factory=list)
-    _problems: dict[tuple[int, Setting], Problem] = field(default_factory=dict)
-    _traces: dict[tuple[int, Candidate, int], Trace] = field(default_factory=dict)
-    _times_s: dict[tuple[int, Candidate], float] = field(default_factory=dict)
+    _problems: dict[tuple[int, JobSetting], Problem] = field(default_factory=dict)
+    _traces: dict[tuple[int, JobCandidate, int], Trace] = field(default_factory=dict)
+    _times_s: dict[tuple[int, JobCandidate], float] = field(default_factory=dict)
+    _sends_s: dict[tuple[int, JobSetting, JobSetting], float] = field(default_factory=dict)
 
     def state(self, iteration: int) -> int:
         """A number for how things are then; the same one where they are the same."""
@@ -85,7 +87,7 @@ class World:
             self._states[active] = self._truths.index(truth)
         return self._states[active]
 
-    def problem(self, state: int, setting: Setting) -> Problem:
+    def problem(self, state: int, setting: JobSetting) -> Problem:
         """What iterations cost then."""
         if (state, setting) not in self._problems:
             self._problems[state, setting] = real_problem(self.subject, self._truths[state], setting)
@@ -106,7 +108,7 @@ class World:
         """What it takes."""
         return float(self.trace(runs, iteration).makespans()[0])
 
-    def probes_s(self, iteration: int, setting: Setting) -> dict[Path, float]:
+    def probes_s(self, iteration: int, setting: JobSetting) -> dict[Path, float]:
         """What one packet takes between datacenters while nothing else is on its way."""
         problem = self.problem(self.state(iteration), setting)
         routes = {pair: ends.route(problem) for pair, ends in self.subject.pairs(problem).items()}
@@ -114,6 +116,27 @@ class World:
             path: crossing_s([problem.links[index] for index in routes[path.pair]], PROBE_BYTES) + problem.handover_s
             for path in setting.paths
         }
+
+    def swap_costs(self, iteration: int, swap_s: float) -> SwapCosts:
+        """What swaps before an iteration really cost: so much, and what they send over links as they are in the one
+        before it.
+        """
+        state = self.state(max(0, iteration - 1))
+
+        def sends_s(one: JobSetting, other: JobSetting) -> float:
+            key = state, one, other
+            if key not in self._sends_s:
+                problems = partial(self.problem, state)
+                self._sends_s[key] = sending_s(self.subject, problems, one, other)
+            return self._sends_s[key]
+
+        return SwapCosts(swap_s, sends_s)
+
+    def paid_s(self, iteration: int, before: Prospect, runs: Prospect, swap_s: float) -> float:
+        """What it costs to go on with a candidate from this iteration on."""
+        if runs.candidate == before.candidate:
+            return 0.0
+        return self.swap_costs(iteration, swap_s).between(before.setting, runs.setting)
 
     def typical_s(self, runs: Prospect, state: int) -> float:
         """What an iteration takes in a state with the slots as they are in the mean."""
@@ -215,15 +238,17 @@ def rehearse(
         probes_s = world.probes_s(iteration, ran[-1].setting)
         seen = sighting(world.trace(ran[-1], iteration), subject.ranks, probes_s)
         steps.append(adapting.after(iteration, seen))
+        if took_s := world.paid_s(iteration + 1, ran[-1], adapting.running, swap_s):
+            adapting.swap_costs.learn(ran[-1].setting, adapting.running.setting, took_s)
         ran.append(adapting.running)
         advance()
     first = ran[0]
     others = [*ran, *adapting.candidates]
     states = [world.state(iteration) for iteration in range(iterations)]
     able = _able(world, others, states)
-    knows = [first, *_oracle(world, able, _spans(states), adapting.swap_costs)]
+    knows = [first, *_oracle(world, able, _spans(states), swap_s)]
     begins, *goes_on = spans_of_who_sees(states)
-    late = [first] * (1 + len(begins)) + _oracle(world, able, goes_on, adapting.swap_costs)
+    late = [first] * (1 + len(begins)) + _oracle(world, able, goes_on, swap_s, len(states) - sum(map(len, goes_on)))
     rows = []
     for iteration, step in enumerate(steps):
         known, begun = knows[iteration + 1], ran[max(0, iteration - 1)]
@@ -232,10 +257,10 @@ def rehearse(
                 iteration,
                 _happens(changes, iteration),
                 world.iteration_s(first, iteration),
-                world.iteration_s(ran[iteration], iteration) + swap_s * _is_other(begun, ran[iteration]),
-                world.iteration_s(known, iteration) + swap_s * _is_other(knows[iteration], known),
+                world.iteration_s(ran[iteration], iteration) + world.paid_s(iteration, begun, ran[iteration], swap_s),
+                world.iteration_s(known, iteration) + world.paid_s(iteration, knows[iteration], known, swap_s),
                 world.iteration_s(late[iteration + 1], iteration)
-                + swap_s * _is_other(late[iteration], late[iteration + 1]),
+                + world.paid_s(iteration, late[iteration], late[iteration + 1], swap_s),
                 ran[iteration].label,
                 known.label,
                 step,
@@ -278,15 +303,20 @@ def spans_of_who_sees(states: Sequence[int]) -> list[list[int]]:
     return spans
 
 
-def _oracle(world: World, able: Sequence[Prospect], spans: Sequence[Sequence[int]], costs: SwapCosts) -> list[Prospect]:
-    """Per iteration of these spans, the candidate of who knows what will happen.
+def _oracle(
+    world: World, able: Sequence[Prospect], spans: Sequence[Sequence[int]], swap_s: float, begin: int = 0
+) -> list[Prospect]:
+    """Per iteration of these spans, which begin with that of a number, the candidate of who knows what will happen.
 
     It begins with the first of `able`, may run each of them, and pays for swaps as everybody does.
     """
-    run_s = [[sum(world.typical_s(each, state) for state in span) for each in able] for span in spans]
     if not spans:
         return []
-    which = best_sequence(np.array(run_s), costs.matrix([each.candidate for each in able]))
+    run_s = [[sum(world.typical_s(each, state) for state in span) for each in able] for span in spans]
+    firsts = [begin + sum(map(len, spans[:place])) for place in range(len(spans))]
+    candidates = [each.candidate for each in able]
+    swaps_s = [world.swap_costs(first, swap_s).matrix(candidates) for first in firsts]
+    which = best_sequence(np.array(run_s), swaps_s)
     return [able[number] for number, span in zip(which, spans, strict=True) for _ in span]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from testbed.adaptation.adaptable_job import AdaptableJob
-from testbed.adaptation.candidates import Setting
+from testbed.adaptation.candidate import JobSetting
 from testbed.errors import BadInput
 from testbed.pipeline.problem import Problem
 from testbed.plan.network_state import changed_directions, planned
@@ -117,9 +117,9 @@ def truth_at(plan: Plan, changes: Sequence[Change], iteration: int) -> Truth:
     return Truth(real, tuple(sorted(factors.items())))
 
 
-def real_problem(subject: AdaptableJob, truth: Truth, setting: Setting) -> Problem:
+def real_problem(subject: AdaptableJob, truth: Truth, setting: JobSetting) -> Problem:
     """What an iteration really costs in a setting. Raises BadInput where lost links leave no route."""
-    recipe, stages = subject.settings[setting], subject.stages
+    recipe, stages = subject.settings[setting], setting.stages
     real = subject.problem_of(truth.plan, recipe.choice, setting)
     for (source, target), ends in subject.pairs(recipe.problem).items():
         if real.cards.issuperset(ends.route(real)):

@@ -92,8 +92,8 @@ class Sighting(NamedTuple):
         }
         return self._replace(crossings=crossings)
 
-    def of_other_microbatches(self, larger: float, longer: float) -> Sighting:
-        """As it would be of microbatches of so many times the samples, whose messages have so many times the bytes."""
+    def of_other_actions(self, larger: float, longer: float) -> Sighting:
+        """As it would be of actions that compute so many times as much, and messages of so many times the bytes."""
         crossings, slots = {}, {}
         for path, each in self.crossings.items():
             size = longer * each.message_bytes

@@ -2,50 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.adaptation.candidates import Candidate, Setting
+from testbed.adaptation.adaptable_job import AdaptableJob
+from testbed.adaptation.candidate import JobCandidate, JobSetting
+from testbed.pipeline.problem import Problem
+from testbed.plan.moved_weights import moved_weights, moving_s, using_up_s
 
-SCHEDULE, MICROBATCHES, ROUTES = "schedule", "microbatches", "routes"
-"""What a swap may change: the order of actions alone; messages, which are posted anew; where flows go."""
+SCHEDULE, MICROBATCHES, ROUTES, WEIGHTS = "schedule", "microbatches", "routes", "weights"
+"""What a swap may change: the order of actions alone; messages, which are posted anew; where flows go; where stages
+are, so that weights move."""
+
+Sends = Callable[[JobSetting, JobSetting], float]
+"""Seconds for what a job sends to swap from a candidate in one setting to one in another."""
 
 
-def kind_of(one: Setting, other: Setting) -> str:
+def kind_of(one: JobSetting, other: JobSetting) -> str:
     """Of a swap between candidates in these settings."""
+    routes = [{path for path in setting.paths if path.over} for setting in (one, other)]
     changed = [MICROBATCHES] if one.microbatches != other.microbatches else []
-    changed += [ROUTES] if one.paths != other.paths else []
+    changed += [ROUTES] if routes[0] != routes[1] else []
+    changed += [WEIGHTS] if one.stages != other.stages else []
     return " and ".join(changed) or SCHEDULE
 
 
-class SwapCosts:
-    """Seconds that a job does not train, by the kind of swap."""
+def sending_s(
+    job: AdaptableJob, problems: Callable[[JobSetting], Problem], one: JobSetting, other: JobSetting
+) -> float:
+    """What a swap sends takes so long, where iterations in a setting have these problems: weights, or the shortest of
+    messages for all that is posted.
+    """
+    if one.stages != other.stages:
+        return moving_s(problems(other), moved_weights(job.plan, 0, one.stages, other.stages))
+    return using_up_s(problems(one)) if one.microbatches != other.microbatches else 0.0
 
-    def __init__(self, assumed_s: float) -> None:
-        self.assumed_s = assumed_s
-        self._taken_s: dict[str, list[float]] = {}
+
+def nothing_sent(one: JobSetting, other: JobSetting) -> float:
+    """Of swaps that send nothing."""
+    return 0.0
+
+
+class SwapCosts:
+    """Seconds that a job does not train: for what it sends, as links are believed to be, and for all else, by the kind
+    of swap.
+    """
+
+    def __init__(self, assumed_s: float, sends_s: Sends = nothing_sent) -> None:
+        """`assumed_s` is for all else, as long as there was no swap of that kind."""
+        self.assumed_s, self.sends_s = assumed_s, sends_s
+        self._beyond_s: dict[str, list[float]] = {}
 
     @property
     def known(self) -> list[str]:
         """The kinds of swaps that there were."""
-        return list(self._taken_s)
+        return list(self._beyond_s)
 
-    def learn(self, kind: str, seconds: float) -> None:
-        """A swap of a kind has taken so long."""
-        self._taken_s.setdefault(kind, []).append(seconds)
+    def learn(self, one: JobSetting, other: JobSetting, seconds: float) -> None:
+        """A swap from a candidate in one setting to one in the other has taken so long."""
+        self._beyond_s.setdefault(kind_of(one, other), []).append(max(0.0, seconds - self.sends_s(one, other)))
 
-    def believed_s(self, kind: str) -> float:
-        """What one of a kind is taken to cost: the median of those that there were, else what is assumed."""
-        return median(self._taken_s[kind]) if kind in self._taken_s else self.assumed_s
+    def beyond_s(self, kind: str) -> float:
+        """What one of a kind is taken to cost beside what it sends: the median of those that there were, else what is
+        assumed.
+        """
+        return median(self._beyond_s[kind]) if kind in self._beyond_s else self.assumed_s
 
-    def between(self, one: Setting, other: Setting) -> float:
-        """The same of a swap from a candidate in one setting to another one in the other."""
-        return self.believed_s(kind_of(one, other))
+    def between(self, one: JobSetting, other: JobSetting) -> float:
+        """What a swap from a candidate in one setting to another one in the other is taken to cost."""
+        return self.sends_s(one, other) + self.beyond_s(kind_of(one, other))
 
-    def matrix(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
+    def matrix(self, candidates: Sequence[JobCandidate]) -> NDArray[np.float64]:
         """From every one of these candidates, by row, to every other one; 0 to itself."""
         settings = list(dict.fromkeys(candidate.setting for candidate in candidates))
         of_settings = np.array([[self.between(one, other) for other in settings] for one in settings])

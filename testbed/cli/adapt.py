@@ -33,7 +33,7 @@ _Controller = Annotated[
 _Begin = Annotated[
     str | None, typer.Option(metavar="NAME", help="The schedule to begin with; default: the fastest as planned.")
 ]
-_Cost = Annotated[str, typer.Option(metavar="TIME", help="What a swap costs.")]
+_Cost = Annotated[str, typer.Option(metavar="TIME", help="What a swap costs beside what it sends.")]
 _Variation = Annotated[
     float,
     typer.Option(min=0, max=100, metavar="PERCENT", help="Coefficient of variation of every action's slot."),
@@ -51,8 +51,7 @@ def adapt(
     iterations: _Total = 60,
     schedule: options.Schedules = None,
     begin: _Begin = None,
-    microbatches: options.Microbatches = None,
-    routes: options.OtherRoutes = None,
+    vary: options.Vary = None,
     controller: _Controller = "ski-rental",
     swap_cost: _Cost = "20 ms",
     slot_noise: _Variation = 0.0,
@@ -66,11 +65,12 @@ def adapt(
 
     Every iteration is the event model's. The controller sees the times of the job's own messages and actions, nothing
     else; it may swap between the schedules of the workload, or those of --schedule, each made anew for what it
-    believes, cut its batch into other numbers of microbatches, and take other routes. Beside it train a job that never
-    adapts and an oracle that knows all events before they happen.
+    believes, and change what else --vary says. Beside it train a job that never adapts and an oracle that knows all
+    events before they happen.
     """
     from testbed.adaptation import controller as controllers
     from testbed.adaptation.adaptable_job import adaptable_job, planned_belief
+    from testbed.adaptation.may_change import may_change
     from testbed.adaptation.rehearsal import SlotVariation, rehearse
     from testbed.adaptation.rehearsal_changes import change
     from testbed.adaptation.rehearsal_picture import draw
@@ -87,7 +87,7 @@ def adapt(
     if rates_change(plan):
         expected = "constant rates: a rehearsal has iterations that differ by --event alone"
         raise BadInput.of(plan.network.name, "background", "rates that change", expected)
-    job = adaptable_job(plan, choose(plan, schedule or []), microbatches or (), routes or 1)
+    job = adaptable_job(plan, choose(plan, schedule or []), may_change(vary or ()))
     changes = [change(text, plan) for text in events or []]
     variation = SlotVariation(slot_noise / 100, seed)
     with Terminal(quiet=quiet).step("rehearsing", iterations) as step:
@@ -115,7 +115,7 @@ def _show(found: Rehearsal, planned: Belief, heading: str) -> None:
     told.add_column("what", overflow="fold")
     before = planned
     for row in found.rows:
-        for number, (word, what) in enumerate(_told(row, before, found.swap_s)):
+        for number, (word, what) in enumerate(_told(row, before)):
             told.add_row("" if number else str(row.iteration), word, what)
         before = row.step.belief
     totals = Table(title=f"{len(found.rows)} iterations", title_justify="left")
@@ -133,7 +133,7 @@ def _show(found: Rehearsal, planned: Belief, heading: str) -> None:
     console.print(totals)
 
 
-def _told(row: Rehearsed, before: Belief, swap_s: float) -> list[tuple[str, str]]:
+def _told(row: Rehearsed, before: Belief) -> list[tuple[str, str]]:
     """What there is to say of an iteration."""
     from testbed.units import show_time
 
@@ -143,7 +143,7 @@ def _told(row: Rehearsed, before: Belief, swap_s: float) -> list[tuple[str, str]
         said.append(("seen", f"{', '.join(step.learnt.alarms)}: not as before ({show_time(row.adapted_s)})"))
     said += [("believed", what) for what in _changed(step.belief, before)]
     if step.swapped_to is not None:
-        cost = f"a swap costs {show_time(swap_s)}"
+        cost = f"a swap costs {show_time(step.swap_s)}"
         expected = f"{show_time(step.expected_s)} expected, not {show_time(step.stays_s)}"
         other = step.swapped_to.label
         what = f"{other}, made anew" if other == row.running else f"{other} for {row.running}"
@@ -194,6 +194,7 @@ def _document(found: Rehearsal, planned: Belief) -> dict[str, Any]:
                 "oracle_schedule": row.oracle,
                 "alarms": list(step.learnt.alarms),
                 "believed": _estimates(step.belief, before),
+                "swap_s": step.swap_s,
                 "swap_to": None if step.swapped_to is None else step.swapped_to.label,
                 "expected_s": step.expected_s,
             }

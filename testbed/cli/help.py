@@ -19,7 +19,7 @@ GROUPS = {
         "begin controller swap-cost slot-noise "
         "noise over repetitions cell list claim predict-only allow-faster beside-mininet engine size",
         "Routes": "policy elephants-from detour enforce case",
-        "Events during training": "background event lose arrive depart swap adapt microbatches routes rounds",
+        "Events during training": "background event lose arrive depart swap adapt vary rounds",
         "Workers that fail": "checkpoint failure chaos",
         "Where it runs": "interface clock seed vm shaper host-priority wall-limit jobs ray source",
         "What is shown": "top details memory messages checks recheck order last json format quiet",

@@ -274,22 +274,12 @@ Adapt = Annotated[
         "the job's own times: ski-rental, never or FILE.py:NAME; options as in ski-rental,dwell=5.",
     ),
 ]
-Microbatches = Annotated[
-    list[int] | None,
+Vary = Annotated[
+    list[str] | None,
     typer.Option(
-        metavar="N",
-        help="The job that adapts may also cut its batch into so many microbatches: as many samples in all, slots and "
-        "messages grow with those of each (repeatable).",
-    ),
-]
-OtherRoutes = Annotated[
-    int | None,
-    typer.Option(
-        "--routes",
-        min=1,
-        max=64,
-        metavar="N",
-        help="The job that adapts may also send over the N routes of least delay between two datacenters.",
+        metavar="WHAT",
+        help="What the job that adapts may change beside its schedule: microbatches=4,16 (of as many samples in all), "
+        "routes=2 (those of least delay between two datacenters), stages (on other ranks; weights move). Repeatable.",
     ),
 ]
 Checkpoint = Annotated[

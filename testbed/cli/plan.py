@@ -58,8 +58,7 @@ class PlanOptions(NamedTuple):
     failure: Sequence[str] | None = None
     chaos: str | None = None
     background: Path | None = None
-    microbatches: Sequence[int] | None = None
-    routes: int | None = None
+    vary: Sequence[str] | None = None
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
@@ -85,8 +84,7 @@ def plan(
     depart: options.Depart = None,
     swap: options.Swap = None,
     adapt: options.Adapt = None,
-    microbatches: options.Microbatches = None,
-    routes: options.OtherRoutes = None,
+    vary: options.Vary = None,
     rounds: options.Rounds = None,
     checkpoint: options.Checkpoint = None,
     failure: options.Failures = None,
@@ -105,14 +103,13 @@ def plan(
     Several workloads are jobs at the same time, on nodes of their own. The first schedules of all of them are one case,
     the second ones another, and so on; a workload with one schedule has it in every case. To be trained together they
     need as many iterations (--iterations) and warm-ups, but with --rounds free. With --policy, every case takes the
-    routes that a policy chooses of those that the topology has; with several of them there is a case for each, so that
-    one run measures them all.
+    routes that a policy chooses of those that the topology has; with several there is a case for each.
     """
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
     comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, rounds, checkpoint, failure, chaos, background
-    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes, microbatches, routes)
+    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes, vary)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
@@ -267,14 +264,11 @@ def scheduled_and_routed(
     plan, remarks = routed(plan, routing, quiet=quiet)
     if asked.adapt is not None:
         from testbed.adaptation.adapting_plan import with_adaptation
+        from testbed.adaptation.may_change import may_change
 
-        plan = with_adaptation(plan, asked.adapt, microbatches=asked.microbatches or (), routes=asked.routes or 1)
-    elif asked.microbatches:
-        expected = "--adapt beside it: a job that does not adapt has those of its workload (--set microbatches=N)"
-        raise BadInput.of("--microbatches", "option", asked.microbatches[0], expected)
-    elif asked.routes:
-        expected = "--adapt beside it: a job that does not adapt keeps its routes (--policy)"
-        raise BadInput.of("--routes", "option", asked.routes, expected)
+        plan = with_adaptation(plan, asked.adapt, may=may_change(asked.vary or ()))
+    elif asked.vary:
+        raise BadInput.of("--vary", "option", asked.vary[0], "--adapt beside it: who changes that")
     if asked.checkpoint or asked.failure or asked.chaos:
         from testbed.goodput.recovering_plan import with_recovery
 

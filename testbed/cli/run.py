@@ -79,8 +79,7 @@ def run(
     depart: options.Depart = None,
     swap: options.Swap = None,
     adapt: options.Adapt = None,
-    microbatches: options.Microbatches = None,
-    routes: options.OtherRoutes = None,
+    vary: options.Vary = None,
     rounds: options.Rounds = None,
     checkpoint: options.Checkpoint = None,
     failure: options.Failures = None,
@@ -100,13 +99,12 @@ def run(
 ) -> None:
     """Train across emulated datacenters under each schedule and compare with the model. Needs root.
 
-    With one argument, repeat a plan: plan.json, or a results directory with one in it. Several workloads are jobs that
-    train at the same time; `testbed plan --help` says how their schedules meet.
+    With one argument, repeat a plan: plan.json, or results. Several workloads are jobs that train at the same time.
     """
     from testbed.planning import resolve
 
-    more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos, background
-    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more, microbatches, routes)
+    more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos, background, vary
+    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations, trust=trust)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
     guest = vm or plan.clock.name == "virtual"

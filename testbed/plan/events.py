@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from testbed.errors import BadInput, listed, require
+from testbed.plan.moved_weights import require_movable
 from testbed.plan.network_state import planned
-from testbed.plan.plan import Case, JobSchedule, Plan
+from testbed.plan.plan import Case, Job, JobSchedule, Plan
 from testbed.plan.timeline import (
     Event,
     FlowsMoved,
@@ -255,14 +256,12 @@ def _check_times(plan: Plan, place: Callable[[int], Place]) -> None:
             earlier.add(after)
 
 
-def _check_swap(before: JobSchedule, after: JobSchedule, label: str, source: str, field: str) -> None:
+def _check_swap(job: Job, before: JobSchedule, after: JobSchedule, label: str, source: str, field: str) -> None:
     """Raises BadInput for a schedule that is not the one that a training goes on with, or cannot be."""
     require(after.choice.label == label, source, field, after.choice.label, f"{label}, with which the training goes on")
     if label == before.choice.label:
         require(after == before, source, field, label, "the same schedule as in the case before it")
-    stages = before.stage_to_rank
-    expected = f"{stages}, as {before.choice.label} has it: a training goes on with its weights where they are"
-    require(after.stage_to_rank == stages, source, f"{field}.stage_to_rank", after.stage_to_rank, expected)
+    require_movable(job.workload, before.stage_to_rank, after.stage_to_rank, source, f"{field}.stage_to_rank")
 
 
 def check_training(plan: Plan, cases: Sequence[Case], where: Sequence[Place]) -> None:
@@ -276,7 +275,7 @@ def check_training(plan: Plan, cases: Sequence[Case], where: Sequence[Place]) ->
         require(case.starts_s == before.starts_s, source, field, case.label, "the same starts as the case before it")
         told = scheduled(plan, case) if first.alone is None else {}
         for job, was, now in zip(plan.jobs, before.jobs, case.jobs, strict=True):
-            _check_swap(was, now, told.get(job.name, was.choice.label), source, field)
+            _check_swap(job, was, now, told.get(job.name, was.choice.label), source, field)
     if first.alone is not None:
         return
     iterations = list(dict.fromkeys(event.at.iteration for event in plan.events if _begins_case(event)))

@@ -16,6 +16,7 @@ from testbed.plan import counts
 from testbed.plan.events import swaps
 from testbed.plan.exchange import exchange_at
 from testbed.plan.microbatches import cuts_of, job_in
+from testbed.plan.moved_weights import MOMENTS
 from testbed.plan.plan import Case, Job, JobSchedule, Plan
 from testbed.plan.tensor_exchanges import buffer_bytes as exchange_buffer_bytes
 from testbed.plan.tensor_exchanges import tensor_exchanges
@@ -24,9 +25,6 @@ from testbed.thresholds import OVER_LIMIT
 
 PARITIES = 2
 """Messages between replicas have buffers for two iterations: receives are posted one ahead."""
-
-_MOMENTS = {"adamw": 2, "sgd": 1}
-"""Numbers that an optimizer keeps of every parameter."""
 
 
 def predicted_bytes(job: Job, schedule: Schedule, *, swaps: bool) -> list[RankBytes] | None:
@@ -75,7 +73,7 @@ def _parameters(
 ) -> tuple[float, float, float]:
     """Bytes of parameters (and of gradients), of the optimizer's states, and of what replicas exchange them through."""
     workload, element = job.workload, job.workload.model.element_bytes
-    moments, exchange = _MOMENTS[workload.optimizer.kind], exchange_at(job, pipeline_rank)
+    moments, exchange = MOMENTS[workload.optimizer.kind], exchange_at(job, pipeline_rank)
     values = states = buffers = 0.0
     for stage in stages:
         parameters = workload.model.rank_parameter_count(stage, n_stages, workload.parallelism.tensor)

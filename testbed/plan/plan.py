@@ -286,6 +286,8 @@ class Adaptation:
     """Numbers of them, beside the workload's own, that it may cut a pipeline's batch into."""
     routes: int = 1
     """Between two datacenters; 1: the one that the plan has."""
+    stages: bool = False
+    """Whether it may swap to a schedule whose stages are on other ranks, so that weights move."""
     content: str | None = None
     """Of a controller in a file, what the file holds; None of one that is registered."""
 

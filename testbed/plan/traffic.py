@@ -11,6 +11,7 @@ from testbed.plan.events import at_work
 from testbed.plan.exchange import exchange_at
 from testbed.plan.framing import ACK_BYTES, part_bytes, super_packet_bytes, there_and_back
 from testbed.plan.microbatches import job_in
+from testbed.plan.moved_weights import MovedWeights, moved_weights
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.tensor_exchanges import tensor_exchanges
@@ -35,6 +36,56 @@ def planned_traffic(plan: Plan, case: Case, jobs: Sequence[int] | None = None) -
             bytes_[index] += number * size
             messages[index] += number
     return tuple(PlannedTraffic(*totals) for totals in zip(bytes_, messages, strict=True))
+
+
+def swap_traffic(plan: Plan, before: Case, case: Case, job: int) -> list[float]:
+    """Wire bytes per direction of the network, then per network card, for a job to go on with another case: weights
+    that move, the shortest of messages for receives that are posted and not taken, notices of those posted anew.
+
+    0 where messages stay the same.
+    """
+    was, now = before.jobs[job], case.jobs[job]
+    moved = moved_weights(plan, job, was.stage_to_rank, now.stage_to_rank)
+    route_of, host = RankRoutes(plan, case), plan.host_costs
+    found = [0.0] * len(route_of.network.everything)
+    anew = moved or was.microbatches != now.microbatches
+    if not anew or plan.jobs[job].workload.receives != "early":
+        return _with_weights(plan, job, moved, route_of, found)
+    element = plan.jobs[job].workload.model.element_bytes
+    for source, target, _, number in _boundary_messages(plan, before, job):
+        there, back = there_and_back(element, *_overheads(plan, route_of, source))
+        for index in route_of(source, target):
+            found[index] += number * (there - ACK_BYTES)
+        for index in route_of(target, source):
+            found[index] += number * (back - host.notice_bytes)
+    for source, target, _, number in _boundary_messages(plan, case, job):
+        for index in route_of(source, target):
+            found[index] += number * ACK_BYTES
+        for index in route_of(target, source):
+            found[index] += number * host.notice_bytes
+    return _with_weights(plan, job, moved, route_of, found)
+
+
+def _with_weights(
+    plan: Plan, job: int, moved: Sequence[MovedWeights], route_of: RankRoutes, found: list[float]
+) -> list[float]:
+    """The same with what carries the weights that move."""
+    mesh, workload = plan.jobs[job].mesh, plan.jobs[job].workload
+    for one, replica, tensor_rank in product(moved, range(mesh.dp), range(mesh.tp)):
+        source, target = (mesh.rank(replica, rank, tensor_rank) for rank in (one.source, one.target))
+        for part in part_bytes(one.payload_bytes, workload.model.element_bytes, workload.streams):
+            there, back = there_and_back(part, *_overheads(plan, route_of, source))
+            for index in route_of(source, target):
+                found[index] += there
+            for index in route_of(target, source):
+                found[index] += back
+    return found
+
+
+def _overheads(plan: Plan, route_of: RankRoutes, source: int) -> tuple[int, float, float]:
+    """What `there_and_back` wants to know of a rank's messages."""
+    host = plan.host_costs
+    return plan.framing.gso_bytes[route_of.datacenter(source)], host.gloo_bytes, host.notice_bytes
 
 
 def notices_s(plan: Plan, case: Case) -> float:
@@ -107,15 +158,10 @@ def _messages(plan: Plan, case: Case, jobs: Sequence[int]) -> Iterator[tuple[int
 def _posted_ahead(plan: Plan, case: Case, jobs: Sequence[int]) -> Iterator[tuple[int, int, float, int]]:
     """Those whose receives can be posted a whole iteration ahead: between stages, and between replicas."""
     for number in jobs:
+        yield from _boundary_messages(plan, case, number)
         chosen = case.jobs[number]
         job = job_in(plan.jobs[number], chosen)
         mesh, workload, stages = job.mesh, job.workload, chosen.stage_to_rank
-        for replica, tensor_rank in product(range(mesh.dp), range(mesh.tp)):
-            ranks = mesh.pipeline(replica, tensor_rank)
-            for a, b in pairwise(stages):
-                for part in _parts(job, workload.message_bytes()) if a != b else ():
-                    yield ranks[a], ranks[b], part, workload.microbatches
-                    yield ranks[b], ranks[a], part, workload.microbatches
         for rank in stages if mesh.dp > 1 else ():
             exchange = exchange_at(job, rank)
             cell = workload.cell_bytes(len(stages), exchange.n_cells)
@@ -123,6 +169,19 @@ def _posted_ahead(plan: Plan, case: Case, jobs: Sequence[int]) -> Iterator[tuple
                 members = mesh.counterparts(rank, tensor_rank)
                 for part in _parts(job, step.n_cells * cell):
                     yield members[step.source], members[step.target], part, 1
+
+
+def _boundary_messages(plan: Plan, case: Case, number: int) -> Iterator[tuple[int, int, float, int]]:
+    """(source rank, target rank, payload bytes, how often) of what the stages of a job send each other."""
+    chosen = case.jobs[number]
+    job = job_in(plan.jobs[number], chosen)
+    mesh, workload = job.mesh, job.workload
+    for replica, tensor_rank in product(range(mesh.dp), range(mesh.tp)):
+        ranks = mesh.pipeline(replica, tensor_rank)
+        for a, b in pairwise(chosen.stage_to_rank):
+            for part in _parts(job, workload.message_bytes()) if a != b else ():
+                yield ranks[a], ranks[b], part, workload.microbatches
+                yield ranks[b], ranks[a], part, workload.microbatches
 
 
 def _parts(job: Job, payload_bytes: float) -> tuple[float, ...]:

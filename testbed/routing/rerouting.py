@@ -9,6 +9,7 @@ from typing import NamedTuple
 from testbed.errors import BadInput, listed
 from testbed.plan import routes
 from testbed.plan.events import at_work, changed, check_events, lost, scheduled
+from testbed.plan.moved_weights import require_movable
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Continuation, Framing, JobSchedule, Plan, Route
 from testbed.plan.routes import datacenter_of
@@ -123,9 +124,8 @@ def _swapped(plan: Plan, job: int, before: JobSchedule, label: str | None) -> Jo
     if after is None:
         expected = f"a schedule of this plan ({listed(known)})"
         raise BadInput.of(ScheduleSwapped.option, "schedule", label, expected)
-    if after.stage_to_rank != before.stage_to_rank:
-        expected = f"one with its stages on the ranks where {before.choice.label} has them: weights stay where they are"
-        raise BadInput.of(ScheduleSwapped.option, "schedule", label, expected)
+    workload = plan.jobs[job].workload
+    require_movable(workload, before.stage_to_rank, after.stage_to_rank, ScheduleSwapped.option, label)
     return after
 
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from testbed.adaptation.adaptable_job import adaptable_job, planned_belief
 from testbed.adaptation.adapting_plan import OPTION
-from testbed.adaptation.candidates import Prospect, Setting
+from testbed.adaptation.candidate import JobSetting, Prospect
 from testbed.adaptation.controller import Adapting, Step, choose
 from testbed.adaptation.estimates import Belief, named
+from testbed.adaptation.may_change import MayChange
 from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.sightings import PROBE_BYTES, Path, sighting, with_wire_bytes
 from testbed.adaptation.swap_costs import kind_of
@@ -45,18 +46,23 @@ class AdaptingLab:
         """Raises BadInput for a plan that no controller can adapt."""
         assert plan.adaptation is not None
         asked = plan.adaptation
-        self._job, self._network = adaptable_job(plan, asked.choices, asked.microbatches, asked.routes), network
+        self._job, self._network = (
+            adaptable_job(plan, asked.choices, MayChange(asked.microbatches, asked.routes, asked.stages)),
+            network,
+        )
         controller, begins = choose(asked.controller, option=OPTION, content=asked.content), plan.cases[0].jobs[0]
         self._adapting = Adapting(self._job, controller.begin(), asked.swap_s, begins.choice.label)
         self._begun = self._adapting.running
         self._plan, self._asked = plan, asked
         self._message_bytes = max(self._job.planned.message_bytes)
-        self._predicted: dict[Setting, Trace] = {self._begun.setting: self._training(self._begun)}
+        self._predicted: dict[JobSetting, Trace] = {self._begun.setting: self._training(self._begun)}
         """By setting, what is predicted with the first candidate that had it: messages are the same with every one."""
         self._never_s = self._times_s(self._predicted[self._begun.setting]).tolist()
         self._planned_s = self._believed_s(planned_belief(self._job))
         self._happens = _happenings(plan)
         self._rows: list[dict[str, Any]] = []
+        self._swap: tuple[JobSetting, JobSetting] | None = None
+        """That which was decided last."""
 
     @property
     def document(self) -> dict[str, Any]:
@@ -64,8 +70,8 @@ class AdaptingLab:
         rows = [row | known for row, known in zip(self._rows, self._oracle(), strict=True)]
         costs = self._adapting.swap_costs
         asked = {"controller": self._asked.controller, "swap_s": self._asked.swap_s}
-        believed = {kind: costs.believed_s(kind) for kind in costs.known}
-        return asked | {"swap_believed_s": believed, "planned_s": self._planned_s, "iterations": rows}
+        beyond_s = {kind: costs.beyond_s(kind) for kind in costs.known}
+        return asked | {"swap_beyond_s": beyond_s, "planned_s": self._planned_s, "iterations": rows}
 
     @property
     def cases(self) -> list[Case]:
@@ -95,9 +101,9 @@ class AdaptingLab:
 
     def swapped(self, seconds: float) -> None:
         """See session.case.RunningController."""
-        row = self._rows[-1]
-        row["swap_took_s"] = seconds
-        self._adapting.swap_costs.learn(row["swap"], seconds)
+        self._rows[-1]["swap_took_s"] = seconds
+        assert self._swap is not None
+        self._adapting.swap_costs.learn(*self._swap, seconds)
 
     def goes_on(self, iteration: int, idle_s: float) -> None:
         """See session.case.RunningController."""
@@ -132,7 +138,7 @@ class AdaptingLab:
         seconds = np.array([self._times_s(each)[: len(self._rows)] for each in trained]).T
         names = [each.label for each in every]
         swaps_s = self._adapting.swap_costs.matrix([each.candidate for each in every])
-        chosen = best_sequence(seconds, swaps_s)
+        chosen = best_sequence(seconds, [swaps_s] * len(seconds))
         return [
             {
                 "oracle": names[which],
@@ -143,10 +149,10 @@ class AdaptingLab:
             for place, (before, which) in enumerate(pairwise([0, *chosen]))
         ]
 
-    def _probes_s(self, setting: Setting) -> dict[Path, float]:
+    def _probes_s(self, setting: JobSetting) -> dict[Path, float]:
         """Of the paths in use. A link that is down says nothing."""
         found = {}
-        problem = self._job.planned
+        problem = self._job.settings[setting].problem
         ends = self._job.pairs(problem)
         for path in setting.paths:
             try:
@@ -167,7 +173,7 @@ class AdaptingLab:
         self, iteration: int, runs: Prospect, iteration_s: float, probes_s: Mapping[Path, float], step: Step
     ) -> None:
         belief, costs = step.belief, self._adapting.swap_costs
-        kind = None if step.swapped_to is None else kind_of(runs.setting, step.swapped_to.setting)
+        self._swap = None if step.swapped_to is None else (runs.setting, step.swapped_to.setting)
         row = {
             "iteration": iteration,
             "schedule": runs.label,
@@ -184,8 +190,9 @@ class AdaptingLab:
             },
             "believed_s": self._believed_s(belief),
             "swapped_to": step.swapped_to and step.swapped_to.label,
-            "swap": kind,
-            "swap_believed_s": None if kind is None else costs.believed_s(kind),
+            "swap": self._swap and kind_of(*self._swap),
+            "swap_sends_s": self._swap and costs.sends_s(*self._swap),
+            "swap_believed_s": self._swap and step.swap_s,
             "swap_took_s": None,
             "idle_s": None,
             "stays_s": step.stays_s,

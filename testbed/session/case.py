@@ -23,6 +23,7 @@ from testbed.pipeline.memory import RankBytes
 from testbed.plan.costs import schedule_of
 from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.events import Phase, at_work, own_phase, phases, swaps, trained
+from testbed.plan.moved_weights import require_movable
 from testbed.plan.plan import Case, Job, JobSchedule, Plan, Route
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_training, training_of
@@ -44,7 +45,7 @@ from testbed.session.rounds import Round, WitnessedIterations, WitnessedRounds, 
 from testbed.session.timers import TimedAction
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace, concatenate
-from testbed.train.assignment import Fingerprint, TimedSchedule, TrainingTask, require_same_stages
+from testbed.train.assignment import Fingerprint, TimedSchedule, TrainingTask
 from testbed.units import show_time
 
 
@@ -186,6 +187,15 @@ class TrainedJob:
         return concatenate(self.measured).as_job(self.number, self.job.mesh.ranks, self.load.start_s)
 
 
+class Swap(NamedTuple):
+    """Between two cases of a training, while no job trains."""
+
+    took_s: float
+    """Until routers and workers had what goes on."""
+    wire_bytes: Sequence[float]
+    """That every direction carried meanwhile; () where nothing counts it."""
+
+
 @dataclass
 class TrainedCase:
     """What one case left behind."""
@@ -203,6 +213,8 @@ class TrainedCase:
     """What became of links, known when the whole training is over."""
     spans: Sequence[Span] = ()
     """What the only job did with its time, where its workers may fail."""
+    swap: Swap | None = None
+    """What it took to go on with it from the case before; None of one that begins."""
 
 
 class _Part(NamedTuple):
@@ -244,8 +256,9 @@ def train(
     BadInput, before anything is trained, for a schedule that no training can go on with.
     """
     for before, after in pairwise(made):
-        for job, later in enumerate(after):
-            require_same_stages(before[job].schedule, later.schedule)
+        for job, now in enumerate(generated.schedule for generated in after):
+            was, workload = before[job].schedule, plan.jobs[job].workload
+            require_movable(workload, was.stage_to_rank, now.stage_to_rank, now.name, "stages")
     return _UnderWay(running, plan, list(cases), list(made), costs).trained(change)
 
 
@@ -395,14 +408,12 @@ class _UnderWay:
         player = None if running.links is None else EventPlayer(running.links, self.plan, self._events())
         going = self._rounds(deadline, partial(self._announce, player))
         for index, part in enumerate(parts):  # while it grows
-            if index:
-                begun_s = time.monotonic()
-                change(self.plan, parts[index - 1].case, part.case)
-                assert isinstance(going, WitnessedRounds)  # of a plan whose workers fail a case is a training
-                going.swap(_swaps(parts[index - 1], part))
-                if running.adaptation is not None:
-                    running.adaptation.swapped(time.monotonic() - begun_s)
+            swap = None
             running.network.begin()
+            if index:
+                assert isinstance(going, WitnessedRounds)  # of a plan whose workers fail a case is a training
+                swap = self._swap(going, parts[index - 1], part, change)
+                running.network.begin()
             for ended in _explained(going, player):
                 if running.background is not None:
                     running.background.pause()
@@ -424,11 +435,23 @@ class _UnderWay:
             compares = part.training.by_chance.isdisjoint(part.compared)
             spans = going.spans if isinstance(going, RecoveringRounds) else ()
             collected = parts[index].phase, deadline, part.jobs, counted.evidence, compares
-            done.append(TrainedCase(part.case, *collected, spans=spans))
+            done.append(TrainedCase(part.case, *collected, spans=spans, swap=swap))
         for ended_case in done:
             ended_case.events = [one for one in played if one.iteration in ended_case.phase.rounds]
             results.add_link_events(ended_case.case.label, [one._asdict() for one in ended_case.events])
         return done
+
+    def _swap(
+        self, going: WitnessedRounds, before: _Part, part: _Part, change: Callable[[Plan, Case, Case], None]
+    ) -> Swap:
+        """Have a part go on from the one before it. Raises RunFailed."""
+        begun_s = time.monotonic()
+        change(self.plan, before.case, part.case)
+        going.swap(_swaps(before, part))
+        took_s = time.monotonic() - begun_s
+        if self.running.adaptation is not None:
+            self.running.adaptation.swapped(took_s)
+        return Swap(took_s, self.running.network.carried())
 
     def _announce(self, player: EventPlayer | None, number: int, start_s: float) -> None:
         """The round of a number begins at this instant of the monotonic clock. Raises RunFailed."""

@@ -4,10 +4,16 @@ links and ranks that change: when that was, and the iteration in which it was ag
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from testbed.grouping import grouped
+from testbed.plan import costs
+from testbed.plan.moved_weights import moved_weights, moving_s
+from testbed.plan.network_state import link_costs, network_at
 from testbed.plan.plan import Plan
+from testbed.plan.timeline import Moment
+from testbed.plan.traffic import swap_traffic
 from testbed.planning.drawn_iterations import rank_changes
 from testbed.session.active_routes import Handled
 from testbed.session.case import TrainedCase
@@ -27,8 +33,37 @@ def report_of(plan: Plan, before: TrainedCase, after: TrainedCase, handled: Hand
         "links_down_s": handled.links_down_s,
         "choosing_s": handled.choosing_s,
         "enforcing_s": handled.enforcing_s,
+        **_weights(plan, before, after),
         "iterations": _iterations(plan, before, after),
     }
+
+
+def _weights(plan: Plan, before: TrainedCase, after: TrainedCase) -> dict[str, Any]:
+    """Of every job whose stages go on on other ranks, what that moves, how long it should take, and all that its swap
+    took and sent. Links are as they were when the iteration before had ended.
+    """
+    found = []
+    for number, (was, now) in enumerate(zip(before.case.jobs, after.case.jobs, strict=True)):
+        if was.stage_to_rank == now.stage_to_rank:
+            continue
+        assert after.swap is not None
+        assert after.case.continues is not None
+        moved = moved_weights(plan, number, was.stage_to_rank, now.stage_to_rank)
+        ended = Moment(after.case.continues.after - 1, math.inf)
+        problem = costs.problem_of_case(plan, after.case, job=number)
+        links = link_costs(network_at(plan, before.case, ended))
+        planned_bytes = swap_traffic(plan, before.case, after.case, number)
+        counted = after.swap.wire_bytes
+        entry = {
+            "job": plan.jobs[number].name,
+            "moved_bytes": plan.jobs[number].mesh.tp * sum(one.payload_bytes for one in moved),
+            "predicted_s": moving_s(replace(problem, links=links), moved),
+            "took_s": after.swap.took_s,
+            "planned_wire_bytes": sum(planned_bytes[: len(counted)]) if counted else sum(planned_bytes),
+            "wire_bytes": sum(counted) if counted else None,
+        }
+        found.append(entry)
+    return {"weights": found} if found else {}
 
 
 def _iterations(plan: Plan, before: TrainedCase, after: TrainedCase) -> list[dict[str, Any]]:

@@ -17,12 +17,13 @@ from typing import NamedTuple, TypeVar
 
 from testbed.errors import RunFailed
 from testbed.grouping import grouped
+from testbed.plan.moved_weights import require_movable
 from testbed.plan.plan import Case, Plan
 from testbed.plan.recovery import Failure
 from testbed.plan.traffic import notices_round_trip_s, notices_s
 from testbed.session.deadlines import Deadline
 from testbed.session.timers import TimedAction, Timers
-from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTask, require_same_stages
+from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTask
 from testbed.train.connected_workers import ConnectedWorkers
 from testbed.train.protocol import Done, FailAt, Go, Leave, PostReceives, Prepare, Ready, SwapSchedule, WorldSpec
 
@@ -254,11 +255,12 @@ class Rounds:
         """Have jobs, by their place, go on with another schedule from the next round on, with the weights that they
         have trained; of one that has not joined, begin with it.
 
-        Raises BadInput where a stage would have to move to another rank, RunFailed as a round does.
+        Raises BadInput where stages would have to move and cannot, RunFailed as a round does.
         """
         going_on = {job: schedule for job, schedule in schedules.items() if self._tasks[job].joins < self._next}
         for job, schedule in going_on.items():
-            require_same_stages(self._schedules[job].schedule, schedule.schedule)
+            was, now = self._schedules[job].schedule, schedule.schedule
+            require_movable(self._tasks[job].workload, was.stage_to_rank, now.stage_to_rank, now.name, "stages")
         for job, schedule in schedules.items():
             self._schedules[job] = schedule
         if going_on:

@@ -39,6 +39,9 @@ class NetworkAccounts(Protocol):
     def leave_out(self) -> None:
         """What was counted since the last mark is not; as `mark` from here on."""
 
+    def carried(self) -> Sequence[float]:
+        """Wire bytes of every direction since `begin`; () where nothing counts what links carry."""
+
     def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
         """It is over, after so many iterations of each job at work, by its number."""
 
@@ -78,6 +81,10 @@ class LabAccounts:
         now = self._counts()
         self._left_out.append(now.since(self._marked))
         self._marked = now
+
+    def carried(self) -> Sequence[float]:
+        """See NetworkAccounts."""
+        return [link.wire_bytes for link in self._counts().since(self._before).links]
 
     def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
         """See NetworkAccounts."""

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from testbed.errors import BadInput
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import RankBytes
 from testbed.pipeline.receive_buffers import Numbers
@@ -85,14 +84,6 @@ class TimedSchedule:
     def renamed(self, name: str) -> TimedSchedule:
         """The same under another name."""
         return replace(self, schedule=self.schedule.renamed(name))
-
-
-def require_same_stages(before: Schedule, after: Schedule) -> None:
-    """Raises BadInput where a training cannot go on with another schedule: weights do not move."""
-    was, now = before.stage_to_rank, after.stage_to_rank
-    if was != now:
-        expected = f"{was}, as {before.name} has it: a training goes on with its weights where they are"
-        raise BadInput.of(after.name, "stages", now, expected)
 
 
 @dataclass(frozen=True)

@@ -77,15 +77,17 @@ class BoundaryMessages:
         )
         self.posted[iteration, message] = (work, now_s())
 
-    def use_up(self) -> None:
+    def use_up(self, holders: Sequence[int]) -> None:
         """End the receives that are posted and will not be taken: every rank sends the shortest of messages for them.
+
+        `holders` are the ranks of the stages that they were posted for.
 
         All ranks are to do this, between two iterations. Raises RuntimeError when one of them is gone.
         """
         sends = []
         for iteration in sorted({iteration for iteration, _ in self.posted}):
             for message, buffer in self.to_send.items():
-                target, tag = self._state.holder(message.consumer), self.tag(message, iteration)
+                target, tag = holders[message.consumer], self.tag(message, iteration)
                 sends.append(self._state.streams.send(buffer[: self._state.streams.count], target, tag))
         for work, _ in self.posted.values():
             work.wait()

@@ -18,7 +18,8 @@ from testbed.pipeline.ir import KINDS, Kind
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.drawn_slots import slots_of
 from testbed.plan.microbatches import resized
-from testbed.train.assignment import IterationRecord, TimedSchedule, require_same_stages
+from testbed.plan.moved_weights import require_movable
+from testbed.train.assignment import IterationRecord, TimedSchedule
 from testbed.train.boundary_messages import BoundaryMessages
 from testbed.train.log import ActionLog, LoggedAction
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
@@ -73,17 +74,22 @@ class ScheduleRun:
     def followed_by(self, timed: TimedSchedule) -> ScheduleRun:
         """The run of another schedule, which takes this one's place before the next iteration.
 
-        Weights, optimizer, data and the receives that are posted for the next iteration stay; with other microbatches
-        these are posted anew. Raises BadInput where a stage would have to move to another rank, RuntimeError where
-        messages have buffers by the order of actions.
+        Weights, optimizer, data and the receives that are posted for the next iteration stay. With other microbatches,
+        or stages on other ranks, these are posted anew; weights move then. Raises BadInput where they cannot,
+        RuntimeError where messages have buffers by the order of actions.
         """
-        require_same_stages(self.timed.schedule, timed.schedule)
-        if self.state.task.receive_buffers and timed.schedule.rows != self.timed.schedule.rows:
-            raise RuntimeError(f"{timed.schedule.name}: messages have their buffers by the order of actions before it")
-        if timed.schedule.n_microbatches == self.timed.schedule.n_microbatches:
+        before, after = self.timed.schedule, timed.schedule
+        require_movable(self.state.workload, before.stage_to_rank, after.stage_to_rank, after.name, "stages")
+        if self.state.task.receive_buffers and after.rows != before.rows:
+            raise RuntimeError(f"{after.name}: messages have their buffers by the order of actions before it")
+        moves = before.stage_to_rank != after.stage_to_rank
+        if not moves and before.n_microbatches == after.n_microbatches:
             return ScheduleRun(self.state, timed, self.process, self.messages)
-        posted = bool(self.messages.posted)
-        self.messages.use_up()
+        posted, holders = bool(self.messages.posted), [self.state.holder(n) for n in range(before.n_stages)]
+        if moves:
+            self.state.move(after.stage_to_rank, lambda: self.messages.use_up(holders))
+        else:
+            self.messages.use_up(holders)
         following = ScheduleRun(self.state, timed, self.process)
         if posted:
             for message in following.incoming:

@@ -6,7 +6,7 @@ one may go on with it between two iterations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from testbed.pipeline.ir import Action, Kind
 from testbed.plan.exchange import exchange_of
+from testbed.plan.moved_weights import Stages
 from testbed.train import batches
 from testbed.train.assignment import AFTER_STEP, GRADIENT, IN_USE, Fingerprint, TrainingTask, last_compared
 from testbed.train.batches import Cut
@@ -24,6 +25,7 @@ from testbed.train.collective_runner import Membership
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.model_protocol import trainable
+from testbed.train.moving import Move
 from testbed.train.optimizer import make_optimizer
 from testbed.train.parameter_sums import (
     Held,
@@ -53,6 +55,7 @@ class TrainingState:
 
     What exchanges weights, gradients and activations with the other ranks of the same stages (`replicas`, `peers`)
     belongs to it, receives posted ahead included: it depends on where stages are, and on nothing else of a schedule.
+    Where there are no replicas, stages can move to other ranks.
     """
 
     def __init__(
@@ -95,6 +98,24 @@ class TrainingState:
         self.optimizer = make_optimizer(self.workload.optimizer, kept)
         self.model = trainable(spec)
         self.last_compared = last_compared(task.iterations, task.compared)
+
+    def move(self, stage_to_rank: Stages, meanwhile: Callable[[], None]) -> None:
+        """Have the stages on these ranks from the next iteration on, with their weights and what the optimizer keeps
+        of them; all ranks are to do this. `meanwhile` is done when receives are posted.
+
+        Raises RuntimeError when a rank is gone.
+        """
+        kind, me = self.workload.optimizer.kind, self.pipeline_rank
+        moving = Move(self.workload.model, (self.stage_to_rank, stage_to_rank), me, self.pipeline, self.streams)
+        stages, optimizer = self.stages, self.optimizer
+        self.stage_to_rank, self.n_stages = stage_to_rank, len(stage_to_rank)
+        self.stages = self._stages()
+        self.optimizer = make_optimizer(
+            self.workload.optimizer, [p for stage in self.stages.values() for p in stage.layers.parameters()]
+        )
+        moving.post(self.stages, kind)
+        meanwhile()
+        moving.finish(stages, self.stages, (optimizer, self.optimizer), kind)
 
     def _stages(self) -> dict[int, Stage]:
         workload = self.workload

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from testbed.errors import RunFailed
@@ -59,6 +59,10 @@ class WanAccounts:
     def leave_out(self) -> None:
         """See NetworkAccounts. Raises RunFailed: machines of their own are not started anew."""
         raise RunFailed("workers on machines of their own cannot be replaced")
+
+    def carried(self) -> Sequence[float]:
+        """See NetworkAccounts."""
+        return ()
 
     def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
         """See NetworkAccounts: what the ranks' own TCP has sent again is all that tells of loss. Raises RunFailed."""

@@ -127,12 +127,44 @@ def test_training_goes_on_with_other_microbatches(
     require_equally_trained(got, expected, TOLERANCE["float64"])
 
 
-def test_no_training_goes_on_where_stages_would_move(
-    loop: Loop, references: dict[str, Reference], tmp_path: Path
+@pytest.mark.parametrize(
+    ("mesh", "receives", "layers", "names", "optimizer"),
+    [
+        ("four stages", "early", 8, ("1f1b", "zb-v", "1f1b"), ADAMW),
+        ("four stages", "early", 13, ("zb-v", "interleaved-1f1b", "dualpipe-v"), ADAMW),
+        ("four stages", "late", 9, ("interleaved-1f1b", "zb-h1", "zb-v"), SGD),
+        ("two tensor ranks", "early", 5, ("1f1b", "zb-v", "interleaved-1f1b"), ADAMW),
+    ],
+)
+def test_training_goes_on_where_its_stages_have_moved(
+    loop: Loop, mesh: str, receives: str, layers: int, names: tuple[str, ...], optimizer: str, tmp_path: Path
 ) -> None:
-    plan = plan_of("four stages", "early", tmp_path)
-    with pytest.raises(BadInput, match=r"zb-v: stages: .*expected \(0, 1, 2, 3\), as 1f1b has it"):
+    """Also where layers are no equal shares of stages, so that what is cut apart differs before and after."""
+    model = f"{{layers: {layers}, d_model: 16, heads: 2, sequence: 8, dtype: float64}}"
+    plan = plan_of(mesh, receives, tmp_path, model=model, optimizer=optimizer)
+    first, second, third = (scheduled(plan, name) for name in names)
+    stages = [one.schedule.stage_to_rank for one in (first, second, third)]
+    assert stages[0] != stages[1]
+    got = trained(loop, first, ITERATIONS, PATIENCE, {1: second, 3: third})
+    expected = train_reference(plan.jobs[0].workload, load_corpus(), ITERATIONS)
+    require_equally_trained(got, expected, TOLERANCE["float64"])
+    assert {one.rank: one.row for one in executed_rows(trace(got.records))} == planned_rows(
+        plan.jobs[0].mesh, third.schedule.rows
+    )
+
+
+def test_stages_move_while_the_batch_is_cut_anew(loop: Loop, tmp_path: Path) -> None:
+    plan = plan_of("four stages", "early", tmp_path, microbatch_size="3", optimizer=SGD)
+    (job,) = plan.jobs
+    cut = replace(plan, jobs=(replace(job, workload=resized(job.workload, 6)),))
+    got = trained(loop, scheduled(plan, "1f1b"), ITERATIONS, PATIENCE, {2: scheduled(cut, "zb-v")})
+    require_equally_trained(got, train_reference(job.workload, load_corpus(), ITERATIONS), TOLERANCE["float64"])
+
+
+def test_what_replicas_share_does_not_move(loop: Loop, references: dict[str, Reference], tmp_path: Path) -> None:
+    plan = plan_of("two replicas", "early", tmp_path)
+    with pytest.raises(BadInput, match=r"zb-v: stages: .*expected \(0, 1\), as before"):
         trained(loop, scheduled(plan, "1f1b"), 3, PATIENCE, {1: scheduled(plan, "zb-v")})
     # its workers wait between two rounds: they can begin another training
     got = trained(loop, scheduled(plan, "1f1b"), 1, PATIENCE)
-    assert got.losses == pytest.approx(references["four stages"].losses[:1], rel=1e-12)
+    assert got.losses == pytest.approx(references["two replicas"].losses[:1], rel=1e-12)

@@ -12,6 +12,7 @@ from testbed.adaptation import controller
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
 from testbed.adaptation.believed_problem import believed
 from testbed.adaptation.controller import Adapting, Decide, Outlook
+from testbed.adaptation.may_change import MayChange
 from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World, rehearse
 from testbed.adaptation.rehearsal_changes import change
@@ -32,7 +33,7 @@ LINK = "paris--warsaw"
 
 def job_of(*settings: str, counts: tuple[int, ...] = COUNTS) -> AdaptableJob:
     plan = load_plan(LONGHAUL, PP4, settings=["memory=8", *settings])
-    return adaptable_job(plan, choose(plan, ["1f1b", "crosspipe-greedy"]), counts)
+    return adaptable_job(plan, choose(plan, ["1f1b", "crosspipe-greedy"]), MayChange(counts))
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +85,13 @@ def test_the_batch_is_the_same_and_all_else_follows(count: int) -> None:
 def test_a_number_that_cannot_be_is_refused(settings: tuple[str, ...], count: int, said: str) -> None:
     plan = load_plan(LONGHAUL, PP4, settings=["microbatches=8", *settings])
     with pytest.raises(BadInput, match=said):
-        adaptable_job(plan, choose(plan, ["1f1b"]), [count])
+        adaptable_job(plan, choose(plan, ["1f1b"]), MayChange((count,)))
 
 
 def test_a_job_without_slots_has_no_other_microbatches() -> None:
     plan = load_plan(LONGHAUL, PP4, settings=["pacing=none"])
     with pytest.raises(BadInput, match="a job with times for F, I and W"):
-        adaptable_job(plan, choose(plan, ["1f1b"]), [16])
+        adaptable_job(plan, choose(plan, ["1f1b"]), MayChange((16,)))
 
 
 # --- what a job sees and believes -----------------------------------------------------------------
@@ -176,12 +177,12 @@ def test_a_case_has_the_microbatches_that_it_says() -> None:
 
 def test_the_command_has_them_beside_schedules(tmp_path: Path) -> None:
     words = ("plan", "two-dc-longhaul", "tiny-gpt-pp4", "--schedule", "1f1b", "-o", tmp_path / "plan.json")
-    done = run_testbed(*words, "--adapt", "ski-rental", "--microbatches", "16", "--microbatches", "8")
+    done = run_testbed(*words, "--adapt", "ski-rental", "--vary", "microbatches=16,8")
     assert done.returncode == 0, done.stderr
     plan = file.read(tmp_path / "plan.json")
     assert plan.adaptation is not None
     assert plan.adaptation.microbatches == (16,), "beside the workload's own"
     assert file.from_json(file.to_json(plan), "plan.json") == plan
-    done = run_testbed(*words, "--microbatches", "16")
+    done = run_testbed(*words, "--vary", "microbatches=16")
     assert done.returncode == ExitCode.BAD_INPUT
     assert "--adapt beside it" in " ".join(done.stderr.split())

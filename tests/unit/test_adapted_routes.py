@@ -13,6 +13,7 @@ from testbed.adaptation import controller
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
 from testbed.adaptation.believed_problem import believed
 from testbed.adaptation.estimates import Estimator, PathEstimate, exactly
+from testbed.adaptation.may_change import MayChange
 from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, World, rehearse
 from testbed.adaptation.rehearsal_changes import change
 from testbed.adaptation.sightings import PROBE_BYTES, Crossing, Sighting
@@ -47,7 +48,7 @@ links:
 
 def job_of(routes: int = 3, placement: str = "[paris/0, paris/1, warsaw/0, warsaw/1]", *settings: str) -> AdaptableJob:
     plan = load_plan(PAIR, PP4, settings=["memory=8", "message=2.5 MB", f"placement={placement}", *settings])
-    return adaptable_job(plan, choose(plan, ["1f1b", "crosspipe-greedy"]), (), routes)
+    return adaptable_job(plan, choose(plan, ["1f1b", "crosspipe-greedy"]), MayChange(routes=routes))
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +83,8 @@ def test_each_pair_of_datacenters_has_routes_of_its_own() -> None:
         assert {path.pair for path in setting.paths} == pairs
     many = {**PAIR, "links": [{**link, "name": f"{link['name']}{n}"} for link in PAIR["links"] for n in range(9)]}
     plan = load_plan(many, PP4, settings=["placement=[paris/0, warsaw/0, warsaw/1, vienna/0]"])
-    with pytest.raises(BadInput, match="--routes: option: got 64, expected fewer"):
-        adaptable_job(plan, choose(plan, ["1f1b"]), (), 64)
+    with pytest.raises(BadInput, match="--vary: routes: got 64, expected fewer"):
+        adaptable_job(plan, choose(plan, ["1f1b"]), MayChange(routes=64))
 
 
 def test_what_each_route_costs_is_what_the_model_says_of_it(job: AdaptableJob) -> None:
@@ -169,10 +170,10 @@ def planned(directory: Path, *words: str) -> Path:
 
 
 def test_a_plan_keeps_what_was_decided(tmp_path: Path) -> None:
-    plan = file.read(planned(tmp_path, "--adapt", "ski-rental", "--routes", "2"))
+    plan = file.read(planned(tmp_path, "--adapt", "ski-rental", "--vary", "routes=2"))
     assert plan.adaptation is not None
     assert plan.adaptation.routes == 2
-    job = adaptable_job(plan, plan.adaptation.choices, (), 2)
+    job = adaptable_job(plan, plan.adaptation.choices, MayChange(routes=2))
     south = next(setting for setting in job.settings if setting.paths[0].over)
     (case,) = plan.cases
     moved = job.routes_in(south)
@@ -200,9 +201,16 @@ def test_a_plan_keeps_what_was_decided(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("--routes", "2"), "--adapt beside it"), (("--adapt", "ski-rental", "--routes", "0"), "expected at least 1")],
+    [
+        (("--vary", "routes=2"), "--adapt beside it"),
+        (("--adapt", "ski-rental", "--vary", "routes=0"), "got 'routes=0', expected microbatches=N,N..., routes=N"),
+        (("--adapt", "ski-rental", "--vary", "routes=2,3"), "routes=N (1 to 64) or stages"),
+        (("--adapt", "ski-rental", "--vary", "microbatches"), "got 'microbatches'"),
+        (("--adapt", "ski-rental", "--vary", "microbatches=4,x"), "got 'microbatches=4,x'"),
+        (("--adapt", "ski-rental", "--vary", "stages=2"), "got 'stages=2'"),
+    ],
 )
-def test_routes_that_nobody_asked_for(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_varied_is_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     done = run_testbed("plan", "two-dc-longhaul", "tiny-gpt-pp4", *words, "-o", tmp_path / "plan.json")
     assert done.returncode == ExitCode.BAD_INPUT
     assert said in " ".join(done.stderr.split())

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from testbed.adaptation.candidates import Candidate, Setting
+from testbed.adaptation.candidate import JobCandidate, JobSetting
 from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next
 from testbed.adaptation.sightings import Path
 from testbed.adaptation.swap_costs import SwapCosts, kind_of
 from testbed.pipeline.ir import parse_action
 
-A, B = (Candidate(Setting(1, ()), ((parse_action(text),),)) for text in ("0F0", "0F1"))  # nothing here looks into them
+A, B = (
+    JobCandidate(JobSetting(1, (), (0,)), ((parse_action(text),),)) for text in ("0F0", "0F1")
+)  # nothing here looks into them
 
 
 def planned(iterations: int) -> BelievedPhase:
@@ -66,35 +69,46 @@ def test_who_knows_what_will_happen_swaps_when_that_is_best() -> None:
     seconds = np.array([[1.0, 1.2], [3.0, 1.5], [3.0, 1.5], [1.0, 1.2]])
     cost = SwapCosts(1.0).matrix([A, B])
     assert cost.tolist() == [[0.0, 1.0], [1.0, 0.0]]
-    assert best_sequence(seconds, 0.1 * cost) == [0, 1, 1, 0]
-    assert best_sequence(seconds, 0.25 * cost) == [0, 1, 1, 1], "not back for so little"
-    assert best_sequence(seconds, 5.0 * cost) == [0, 0, 0, 0]
-    assert best_sequence(seconds[1:], 0.1 * cost) == [1, 1, 0], "before the first one already"
+    assert best_sequence(seconds, [0.1 * cost] * 4) == [0, 1, 1, 0]
+    assert best_sequence(seconds, [0.25 * cost] * 4) == [0, 1, 1, 1], "not back for so little"
+    assert best_sequence(seconds, [5.0 * cost] * 4) == [0, 0, 0, 0]
+    assert best_sequence(seconds[1:], [0.1 * cost] * 3) == [1, 1, 0], "before the first one already"
     there, back = np.array([[0.0, 0.1], [0.3, 0.0]]), np.array([[0.0, 0.3], [0.1, 0.0]])
-    assert best_sequence(seconds, there) == [0, 1, 1, 1]
-    assert best_sequence(seconds, back) == [0, 1, 1, 0]
+    assert best_sequence(seconds, [there] * 4) == [0, 1, 1, 1]
+    assert best_sequence(seconds, [back] * 4) == [0, 1, 1, 0]
 
 
 def test_what_swaps_of_a_kind_took_is_believed_of_the_next_one() -> None:
-    cut, route = Setting(2, ()), Setting(1, (Path("a", "b", (2,), "south"),))
-    one, costs = Setting(1, ()), SwapCosts(0.02)
+    cut, route = JobSetting(2, (), (0,)), JobSetting(1, (Path("a", "b", (2,), "south"),), (0,))
+    one, costs = JobSetting(1, (), (0,)), SwapCosts(0.02)
     assert [kind_of(one, other) for other in (one, cut, route)] == ["schedule", "microbatches", "routes"]
     assert kind_of(cut, route) == "microbatches and routes"
+    assert kind_of(one, one._replace(stages=(0, 0))) == "weights"
     for seconds in (0.3, 0.1, 0.2):
-        costs.learn("microbatches", seconds)
+        costs.learn(one, cut, seconds)
     assert [costs.between(one, other) for other in (one, cut, route)] == [0.02, 0.2, 0.02]
     assert costs.known == ["microbatches"]
-    other = Candidate(cut, A.rows)
+    other = JobCandidate(cut, A.rows)
     assert costs.matrix([A, B, other]).tolist() == [[0, 0.02, 0.2], [0.02, 0, 0.2], [0.2, 0.2, 0]]
 
 
 def test_what_costs_more_to_swap_to_has_to_bring_more() -> None:
     """C is the best by a hair in what comes, and in another setting."""
-    c, costs = Candidate(Setting(2, ()), A.rows), SwapCosts(0.1)
+    c, costs = JobCandidate(JobSetting(2, (), (0,)), A.rows), SwapCosts(0.1)
     spans = [BelievedPhase(4, {A: 3.0, B: 1.5, c: 1.4})]
     assert best_next(spans, A, costs) == c
-    costs.learn("microbatches", 1.0)
+    costs.learn(A.setting, c.setting, 1.0)
     assert best_next(spans, A, costs) == B
-    costs.learn("schedule", 10.0)
-    costs.learn("schedule", 10.0)
+    costs.learn(A.setting, A.setting, 10.0)
     assert best_next(spans, A, costs) == c
+
+
+def test_what_is_sent_is_predicted_and_only_the_rest_is_learnt() -> None:
+    one, other, sent_s = JobSetting(1, (), (0, 1)), JobSetting(1, (), (1, 0)), {"s": 0.5}
+    costs = SwapCosts(0.02, lambda a, b: sent_s["s"] if a != b else 0.0)
+    assert costs.between(one, other) == pytest.approx(0.52)
+    costs.learn(one, other, 0.503)
+    assert costs.between(other, one) == pytest.approx(0.503)
+    sent_s["s"] = 4.0  # links have become slower
+    assert costs.between(one, other) == pytest.approx(4.003)
+    assert costs.between(one, one) == 0.02, "another kind"

@@ -17,7 +17,7 @@ import adaptation
 
 from testbed.adaptation import controller
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
-from testbed.adaptation.candidates import Prospect, Setting
+from testbed.adaptation.candidate import JobSetting, Prospect
 from testbed.adaptation.controller import Outlook, expected, ski_rental
 from testbed.adaptation.recurrence import BelievedPhase
 from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, World, rehearse, spans_of_who_sees
@@ -269,7 +269,7 @@ def test_the_benchmark_judges_what_stays_changed() -> None:
 # --- the controller by itself ---------------------------------------------------------------------
 
 
-AS_IT_IS = Setting(1, ())
+AS_IT_IS = JobSetting(1, (), (0,))
 
 
 def prospects(*seconds: float) -> list[Prospect]:

@@ -80,9 +80,25 @@ def test_swaps_that_cannot_be(tmp_path: Path, events: list[Event], expected: str
         swapping(planned(tmp_path), *events)
 
 
-def test_stages_stay_on_their_ranks(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="weights stay where they are"):
-        swapping(planned(tmp_path, "1f1b", "zb-v"), swap("zb-v", 2))
+def test_stages_move_to_other_ranks(tmp_path: Path) -> None:
+    swapped = swapping(planned(tmp_path, "1f1b", "zb-v"), swap("zb-v", 2), swap("1f1b", 5))
+    assert [case.jobs[0].stage_to_rank for case in swapped.cases] == [
+        (0, 1, 2, 3),
+        (0, 1, 2, 3, 3, 2, 1, 0),
+        (0, 1, 2, 3),
+    ]
+    assert file.from_json(file.to_json(swapped), "plan.json") == swapped
+
+
+def test_what_replicas_share_of_an_optimizer_stays(tmp_path: Path) -> None:
+    (tmp_path / "ring.yaml").write_text(RING)
+    plan = load_plan(
+        tmp_path / "ring.yaml", ROOT / f"workloads/{JOB}.yaml", settings=["parallelism={pipeline: 2, data: 2}"]
+    )
+    chosen = choose(plan, ["1f1b", "zb-v"])
+    plan = with_cases(plan, chosen, make(plan, chosen).made)
+    with pytest.raises(BadInput, match=r"--swap: zb-v: .*what replicas share of an optimizer does not move"):
+        swapping(plan, swap("zb-v", 2))
 
 
 def test_a_file_that_trains_something_else_is_refused(tmp_path: Path) -> None:

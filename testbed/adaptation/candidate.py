@@ -6,21 +6,24 @@ from typing import NamedTuple
 
 from testbed.adaptation.sightings import Path
 from testbed.pipeline.ir import Row, Schedule
+from testbed.plan.moved_weights import Stages
 
 
-class Setting(NamedTuple):
+class JobSetting(NamedTuple):
     """What a job may change between two iterations beside the order of its actions."""
 
     microbatches: int
     """Into how many each pipeline's batch is cut; of as many samples in all."""
     paths: tuple[Path, ...]
     """One for every two datacenters that its pipelines' messages go between, each way."""
+    stages: Stages
+    """The pipeline rank of every stage."""
 
 
-class Candidate(NamedTuple):
+class JobCandidate(NamedTuple):
     """One of them is known by these alone, whatever it is called and whatever it was made for."""
 
-    setting: Setting
+    setting: JobSetting
     rows: tuple[Row, ...]
 
 
@@ -28,11 +31,11 @@ class Prospect(NamedTuple):
     """A candidate, and what an iteration is predicted to take with it."""
 
     label: str
-    setting: Setting
+    setting: JobSetting
     schedule: Schedule
     predicted_s: float
 
     @property
-    def candidate(self) -> Candidate:
+    def candidate(self) -> JobCandidate:
         """What it is known by."""
-        return Candidate(self.setting, self.schedule.rows)
+        return JobCandidate(self.setting, self.schedule.rows)

@@ -1,0 +1,50 @@
+"""What a job that adapts may change beside its schedule, as a user asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from testbed.errors import BadInput
+
+VARY = "--vary"
+"""The option of commands."""
+
+MOST_ROUTES = 64
+"""Between two datacenters."""
+
+_MOST_DIGITS = 9
+_FORMS = f"microbatches=N,N..., routes=N (1 to {MOST_ROUTES}) or stages"
+
+
+class MayChange(NamedTuple):
+    """Beside the order of its actions."""
+
+    microbatches: tuple[int, ...] = ()
+    """Into how many, beside the workload's own number, it may cut a pipeline's batch."""
+    routes: int = 1
+    """Between two datacenters; 1: the one that the plan has."""
+    stages: bool = False
+    """Whether they may go on on other ranks, so that weights move."""
+
+
+NOTHING = MayChange()
+
+
+def may_change(texts: Sequence[str]) -> MayChange:
+    """What texts such as "microbatches=4,16", "routes=2" and "stages" say. Raises BadInput."""
+    found = NOTHING
+    for text in texts:
+        what, _, values = text.partition("=")
+        numbers = values.split(",") if values else []
+        if not all(number.isdecimal() and len(number) <= _MOST_DIGITS for number in numbers):
+            raise BadInput.of(VARY, "option", text, _FORMS)
+        if what == "microbatches" and numbers:
+            found = found._replace(microbatches=(*found.microbatches, *map(int, numbers)))
+        elif what == "routes" and len(numbers) == 1 and 1 <= int(values) <= MOST_ROUTES:
+            found = found._replace(routes=int(values))
+        elif text == "stages":
+            found = found._replace(stages=True)
+        else:
+            raise BadInput.of(VARY, "option", text, _FORMS)
+    return found

@@ -1,0 +1,107 @@
+"""Weights that move: what ranks send each other where a job goes on with its stages on other ranks.
+
+With the weights of a layer goes what the optimizer keeps of them; nothing is sent for layers whose rank stays. All that
+goes from one rank to another of an old stage that is of a new one is a message.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise, product
+from typing import NamedTuple
+
+from testbed.errors import BadInput
+from testbed.pipeline.problem import Problem
+from testbed.plan.framing import part_bytes, wire_bytes
+from testbed.plan.plan import Plan
+from testbed.spec.model import ModelSpec
+from testbed.spec.workload import Workload
+
+MOMENTS = {"adamw": 2, "sgd": 1}
+"""Numbers that an optimizer keeps of every parameter."""
+
+Stages = tuple[int, ...]
+"""The pipeline rank of every stage."""
+
+
+class StagePart(NamedTuple):
+    """Layers of an old stage that are in a new one."""
+
+    old: int
+    new: int
+    layers: range
+    """Their numbers in the whole model."""
+    blocks: range
+    """The same as the even shares that a model is cut by."""
+
+
+class MovedWeights(NamedTuple):
+    """A message of one pipeline rank to another."""
+
+    source: int
+    target: int
+    part: StagePart
+    payload_bytes: int
+    """As far as the model's description knows its parameters."""
+    wire_bytes: float
+    """With headers, and what gloo adds."""
+
+
+def stage_parts(spec: ModelSpec, before: int, after: int) -> list[StagePart]:
+    """What of a model that is cut into so many stages is where, once it is cut into others."""
+    found = []
+    for old, new in product(range(before), range(after)):
+        cuts = (old, before), (new, after)
+        shares = [range(one * spec.layers // of, (one + 1) * spec.layers // of) for one, of in cuts]
+        blocks = range(max(share.start for share in shares), min(share.stop for share in shares))
+        if blocks:
+            first, last = (spec.stage_layers(block, spec.layers) for block in (blocks[0], blocks[-1]))
+            found.append(StagePart(old, new, range(first.start, last.stop), blocks))
+    return found
+
+
+def moved_weights(plan: Plan, job: int, before: Stages, after: Stages) -> list[MovedWeights]:
+    """What the ranks of each pipeline of a job send each other."""
+    workload, gloo_bytes = plan.jobs[job].workload, plan.host_costs.gloo_bytes
+    spec, kept, degree = workload.model, 1 + MOMENTS[workload.optimizer.kind], workload.parallelism.tensor
+    found = []
+    for part in stage_parts(spec, len(before), len(after)):
+        source, target = before[part.old], after[part.new]
+        if source != target:
+            count = sum(spec.rank_parameter_count(block, spec.layers, degree) for block in part.blocks)
+            payload = kept * count * spec.element_bytes
+            streams = part_bytes(payload, spec.element_bytes, workload.streams)
+            wire = sum(wire_bytes(each) + gloo_bytes for each in streams)
+            found.append(MovedWeights(source, target, part, payload, wire))
+    return found
+
+
+def require_movable(workload: Workload, before: Stages, after: Stages, source: str, field: str) -> None:
+    """Raises BadInput where a training cannot go on with its stages on these ranks."""
+    if before != after and workload.parallelism.data > 1:
+        expected = f"{before}, as before: what replicas share of an optimizer does not move"
+        raise BadInput.of(source, field, after, expected)
+
+
+def moving_s(problem: Problem, moved: Sequence[MovedWeights]) -> float:
+    """How long a pipeline's ranks take to send each other these: word that a receive is posted goes back, then all that
+    a link has to carry comes over it, as if it had that from the farthest of its senders on.
+    """
+    sizes, begins_s = defaultdict[int, float](float), defaultdict[int, float](float)
+    for pipeline in problem.pipelines:
+        for one in moved:
+            there, back = pipeline.route(one.source, one.target), pipeline.route(one.target, one.source)
+            round_trip_s = sum(problem.links[index].delay_s for index in (*there, *back))
+            for index in there:
+                sizes[index] += one.wire_bytes
+                begins_s[index] = max(begins_s[index], round_trip_s)
+    return max((begins_s[i] + size * problem.links[i].seconds_per_byte for i, size in sizes.items()), default=0.0)
+
+
+def using_up_s(problem: Problem) -> float:
+    """How long the shortest messages take that use up the receives of an iteration: as long as to the farthest rank."""
+    stages = problem.stage_to_rank
+    ends = [pair for a, b in pairwise(stages) for pair in ((a, b), (b, a))]
+    routes = (pipeline.route(*pair) for pipeline in problem.pipelines for pair in ends)
+    return max((sum(problem.links[index].delay_s for index in route) for route in routes), default=0.0)

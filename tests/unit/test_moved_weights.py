@@ -1,0 +1,179 @@
+"""Weights that move to other ranks: what is sent, how long that takes, and when that is worth it to a job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from testbed.adaptation import controller
+from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
+from testbed.adaptation.believed_problem import believed
+from testbed.adaptation.controller import Adapting
+from testbed.adaptation.may_change import MayChange
+from testbed.adaptation.prospects import Prospects
+from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World, rehearse
+from testbed.adaptation.rehearsal_changes import change
+from testbed.adaptation.sightings import sighting
+from testbed.errors import BadInput
+from testbed.plan import costs
+from testbed.plan.moved_weights import MovedWeights, moved_weights, moving_s, stage_parts
+from testbed.plan.plan import Plan
+from testbed.plan.traffic import swap_traffic
+from testbed.planning.resolve import load_plan, with_cases
+from testbed.planning.schedules import choose, make
+
+ROOT = Path(__file__).parents[2]
+LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
+LINEAR, WAVE, LOOP = (0, 1, 2, 3), (0, 1, 2, 3, 3, 2, 1, 0), (0, 1, 2, 3, 0, 1, 2, 3)
+LINK = "paris--warsaw"
+
+
+def plan_of(*names: str, settings: tuple[str, ...] = ()) -> Plan:
+    plan = load_plan(LONGHAUL, PP4, settings=["memory=8", *settings])
+    chosen = choose(plan, list(names))
+    return with_cases(plan, chosen, make(plan, chosen).made)
+
+
+@pytest.mark.parametrize("layers", [8, 9, 13, 24])
+@pytest.mark.parametrize(("before", "after"), [(LINEAR, WAVE), (WAVE, LINEAR), (LOOP, WAVE), (LINEAR, LINEAR)])
+def test_every_layer_goes_from_who_has_it_to_who_gets_it(
+    layers: int, before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    plan = load_plan(LONGHAUL, PP4, settings=[f"model.layers={layers}"])
+    spec = plan.jobs[0].workload.model
+    parts = stage_parts(spec, len(before), len(after))
+    assert sorted(layer for part in parts for layer in part.layers) == list(range(layers + 2)), (
+        "each once, with its ends"
+    )
+    for part in parts:
+        assert set(part.layers) <= set(spec.stage_layers(part.old, len(before)))
+        assert set(part.layers) <= set(spec.stage_layers(part.new, len(after)))
+    moved = moved_weights(plan, 0, before, after)
+    assert all(one.source == before[one.part.old] != after[one.part.new] == one.target for one in moved)
+    stays = Counter(before[part.old] for part in parts if before[part.old] == after[part.new] for _ in part.blocks)
+    goes = sum(len(one.part.blocks) for one in moved)
+    assert goes + sum(stays.values()) == layers
+    assert (goes == 0) == (before == after)
+
+
+@pytest.mark.parametrize(("kind", "numbers"), [("adamw", 3), ("sgd", 2)])
+def test_what_the_optimizer_keeps_goes_with_them(kind: str, numbers: int) -> None:
+    plan = load_plan(LONGHAUL, PP4, settings=[f"optimizer.kind={kind}", "model.dtype=float64"])
+    moved, model = moved_weights(plan, 0, LINEAR, WAVE), plan.jobs[0].workload.model
+    (first,) = [one for one in moved if 2 in one.part.blocks]
+    assert (first.source, first.target) == (1, 2)
+    assert first.payload_bytes == numbers * 8 * model.stage_parameter_count(2, 8)
+    everything = moved_weights(plan, 0, (0, 0, 0, 0), (1, 1, 1, 1))
+    assert sum(one.payload_bytes for one in everything) == numbers * 8 * model.parameter_count()
+
+
+def test_a_link_carries_one_after_the_other_and_word_of_receives_comes_first() -> None:
+    plan = plan_of("1f1b")
+    problem = costs.problem(plan, plan.cases[0].jobs[0].choice)
+    (part, *_) = stage_parts(plan.jobs[0].workload.model, 4, 8)
+
+    def one(source: int, target: int, size: float) -> MovedWeights:
+        return MovedWeights(source, target, part, int(size), size)
+
+    assert moving_s(problem, []) == 0
+    assert moving_s(problem, [one(0, 1, 1e9)]) == 0, "inside a datacenter nothing is on its way"
+    assert moving_s(problem, [one(0, 2, 1e6)]) == pytest.approx(2 * 0.0102 + 8e-3)
+    assert moving_s(problem, [one(0, 2, 1e6), one(1, 3, 2e6)]) == pytest.approx(2 * 0.0102 + 24e-3), "they share it"
+    assert moving_s(problem, [one(0, 2, 1e6), one(3, 1, 2e6)]) == pytest.approx(2 * 0.0102 + 16e-3), "not both ways"
+
+
+def test_what_a_swap_sends_is_counted_per_direction() -> None:
+    plan = plan_of("1f1b", "zb-h1", "zb-v")
+    linear, other, wave = plan.cases
+    assert not any(swap_traffic(plan, linear, other, 0)), "another order of the same messages"
+    there, back, *_ = swap_traffic(plan, linear, wave, 0)
+    moved = moved_weights(plan, 0, LINEAR, WAVE)
+    east = sum(one.wire_bytes for one in moved if one.source < 2 <= one.target)
+    west = sum(one.wire_bytes for one in moved if one.target < 2 <= one.source)
+    assert 0 < east < there < 1.1 * east
+    assert 0 < west < back < 1.1 * west
+    cut = replace(linear, jobs=(replace(linear.jobs[0], microbatches=16),))
+    few = swap_traffic(plan, linear, cut, 0)
+    assert 0 < max(few) < 1e-2 * there, "the shortest of messages"
+    assert few[0] == pytest.approx(few[1], rel=0.2)
+    late = replace(
+        plan, jobs=(replace(plan.jobs[0], workload=plan.jobs[0].workload.model_copy(update={"receives": "late"})),)
+    )
+    assert not any(swap_traffic(late, linear, cut, 0)), "nothing was posted"
+
+
+# --- a job that adapts ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def job() -> AdaptableJob:
+    plan = load_plan(LONGHAUL, PP4, settings=["memory=8"])
+    return adaptable_job(plan, choose(plan, ["zb-h1", "zb-v", "interleaved-1f1b"]), MayChange((16,), stages=True))
+
+
+def test_schedules_with_stages_elsewhere_are_candidates_if_they_may_move(job: AdaptableJob) -> None:
+    labels = [recipe.label for recipe in job.recipes]
+    assert labels[:3] == ["zb-h1", "zb-v", "interleaved-1f1b"]
+    assert {setting.stages for setting in job.settings} == {LINEAR, WAVE, LOOP}
+    plan = load_plan(LONGHAUL, PP4, settings=["parallelism={pipeline: 2, data: 2}"])
+    with pytest.raises(BadInput, match=r"--vary: zb-v: .*what replicas share of an optimizer does not move"):
+        adaptable_job(plan, choose(plan, ["1f1b", "zb-v"]), MayChange(stages=True))
+
+
+def test_stages_elsewhere_are_no_other_links_or_ranks(job: AdaptableJob) -> None:
+    labels = ["zb-v", "interleaved-1f1b with 16 microbatches", "zb-h1", "zb-v with 16 microbatches"]
+
+    def decide(outlook: controller.Outlook) -> object:
+        wanted = labels.pop(0) if labels else outlook.running.label
+        return next(each for each in outlook.prospects if each.label == wanted)
+
+    world, adapting = World(job, [], SlotVariation(0.02, 5)), Adapting(job, decide, 0.0, "zb-h1")  # type: ignore[arg-type]
+    for iteration in range(8):
+        running = adapting.running
+        seen = sighting(world.trace(running, iteration), job.ranks, world.probes_s(iteration, running.setting))
+        step = adapting.after(iteration, seen)
+        assert step.learnt == ((), ()), iteration
+        assert step.stays_s == pytest.approx(seen.iteration_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "event", [f"link {LINK} delay x3 at 0", f"link {LINK} rate x0.4 at 0", "rank 1 slower x1.4 at 0"]
+)
+def test_what_is_believed_predicts_stages_elsewhere(job: AdaptableJob, event: str) -> None:
+    world = World(job, [change(event, job.plan)], AS_PACED)
+    for begin in ("zb-h1", "zb-v with 16 microbatches"):
+        adapting = Adapting(job, controller.never(), 0.0, begin)
+        for iteration in range(3):
+            running = adapting.running
+            seen = sighting(world.trace(running, iteration), job.ranks, world.probes_s(iteration, running.setting))
+            belief = adapting.after(iteration, seen).belief
+        for prospect in Prospects(job).under(belief):
+            assert prospect.predicted_s == pytest.approx(world.iteration_s(prospect, 0), rel=3e-3), prospect.label
+    for recipe in job.recipes:
+        assert believed(job, recipe, planned_belief(job)) == recipe.problem
+
+
+def test_what_weights_take_to_move_is_part_of_what_they_have_to_bring() -> None:
+    plan = load_plan(LONGHAUL, PP4, settings=["memory=8"])
+    may, names = MayChange(stages=True), ["zb-h1", "zb-v"]
+    small = adaptable_job(plan, choose(plan, names), may)
+    model = "model={layers: 8, d_model: 512, heads: 4, sequence: 16}"
+    plan = load_plan(LONGHAUL, PP4, settings=["memory=8", "message=1 MB", model])
+    large = adaptable_job(plan, choose(plan, names), may)
+    begins, swaps = [], []
+    for job in (small, large):
+        found = rehearse(job, [], 12, controller.choose("ski-rental"), swap_s=0.02, begin="zb-h1")
+        begins.append(found.rows[0].adapted_s)
+        swaps.append(found.swaps)
+    assert begins[0] == pytest.approx(begins[1], rel=1e-3), "the same but for their weights"
+    assert swaps[0]
+    assert not swaps[1] or swaps[1][0] > swaps[0][0], "it has to lose more before that is worth it"
+    first = swaps[0][0]
+    found = rehearse(small, [], 12, controller.choose("ski-rental"), swap_s=0.02, begin="zb-h1")
+    paid_s = found.rows[first].adapted_s - found.rows[first + 1].adapted_s
+    moved = moved_weights(small.plan, 0, LINEAR, WAVE)
+    assert paid_s == pytest.approx(0.02 + moving_s(small.recipes[1].problem, moved))
+    assert found.rows[first - 1].step.swap_s == pytest.approx(paid_s), "as it believed"
