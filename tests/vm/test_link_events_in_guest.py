@@ -72,10 +72,10 @@ def asked(place: Path) -> dict[str, Asked]:
 
 
 UNDER_NETEM = (
-    "link north rate 40 % at iteration 1 + 150 ms",
+    "link north rate 40 % at iteration 1 + 167 ms",
     "link south oslo -> warsaw delay 20 ms at iteration 1 + 180 ms",
     "link north delay 1.3 ms at iteration 3 + 93 ms",
-    "link south rate 190 % at iteration 3 + 121 ms",
+    "link south rate 190 % at iteration 3 + 111 ms",
 )
 
 
