@@ -55,6 +55,6 @@ def as_container() -> list[str]:
     return ["setpriv", f"--bounding-set=-all{kept}", "--inh-caps=-all"]
 
 
-def without_user_namespaces() -> list[str]:
+def without_user_namespaces(*more: str) -> list[str]:
     """A seccomp filter that refuses them, as container engines have one."""
-    return [sys.executable, str(Path(__file__).with_name("no_user_namespaces.py"))]
+    return [sys.executable, str(Path(__file__).with_name("no_user_namespaces.py")), *more]

@@ -103,7 +103,8 @@ def _as_whom(needed: Sequence[capabilities.Capability]) -> str:
     if privileges.require(needed) is Privilege.ROOT:
         return "yes, as root"
     who = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
-    return f"yes, as {who}, in a user namespace"
+    plain = privileges.require(needed) is Privilege.PLAIN_PROCESS
+    return f"yes, as {who}, as a plain process" if plain else f"yes, as {who}, in a user namespace"
 
 
 def usable(findings: list[FeatureCheck]) -> bool:

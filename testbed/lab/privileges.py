@@ -22,26 +22,31 @@ class Privilege(StrEnum):
     """Capabilities that it has."""
     USER_NAMESPACE = "user namespace"
     """It may make a user namespace, and has all capabilities there."""
+    PLAIN_PROCESS = "plain process"
+    """It may make no namespaces: a guest's kernel can be a process of its own all the same."""
 
 
 def require(needed: Sequence[Capability]) -> Privilege:
     """By which right this process can do what takes the capabilities that are `needed`.
 
     A lab of root's that lacks some of them would be a worse one in a user namespace, so they are named; a guest is the
-    same. Raises MachineLacks, naming what would help.
+    same, and needs no namespaces in the end. Raises MachineLacks, naming what would help.
     """
     lacking = capabilities.lacking(needed)
     if not lacking:
         return Privilege.ROOT
-    root = os.geteuid() == 0
-    if root and needed == capabilities.OF_LABS:
+    if needed == capabilities.OF_GUESTS:
+        return Privilege.USER_NAMESPACE if user_namespace_refused() is None else Privilege.PLAIN_PROCESS
+    if os.geteuid() == 0:
         raise MachineLacks(capabilities.container_remedy(lacking))
-    refused = user_namespace_refused()
-    if refused is None:
+    if user_namespace_refused() is None:
         return Privilege.USER_NAMESPACE
-    if root:
-        raise MachineLacks(f"{capabilities.container_remedy(lacking)}; {_AS_USER}")
-    raise MachineLacks(f"user {os.geteuid()} cannot make the lab's namespaces: {refused}; {_REMEDY}")
+    raise MachineLacks(no_namespaces())
+
+
+def no_namespaces() -> str:
+    """Why this process can make no namespaces, and what would help."""
+    return f"user {os.geteuid()} cannot make the lab's namespaces: {user_namespace_refused()}; {_REMEDY}"
 
 
 _REMEDY = (
@@ -50,9 +55,6 @@ _REMEDY = (
     "apparmor=unconfined), "
     "or run as root"
 )
-
-_AS_USER = "the virtual clock wants none where a user may make user namespaces: docker run --user 1000"
-"""Root without CAP_SETFCAP may not be root in one: Linux 5.12."""
 
 
 @cache

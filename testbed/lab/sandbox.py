@@ -86,7 +86,10 @@ def run_in_sandbox(
     terminal is left to `main` alone (Mininet's command line survives it). A killed or crashed main counts as
     ExitCode.RUN_FAILED. Raises MachineLacks when the namespaces cannot be made.
     """
-    as_root = privileges.require(needed) is Privilege.ROOT
+    privilege = privileges.require(needed)
+    if privilege is Privilege.PLAIN_PROCESS:
+        raise MachineLacks(privileges.no_namespaces())
+    as_root = privilege is Privilege.ROOT
     watched = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
     blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, watched | {_INTERRUPT_MAIN, _END, _INTERRUPTED})
     alive_read, alive_write = os.pipe()  # reads as ended when the outer process is gone

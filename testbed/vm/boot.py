@@ -13,6 +13,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -23,16 +24,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from testbed import source
-from testbed.errors import ExitCode, Interrupted, MachineLacks, RunFailed
+from testbed.errors import ExitCode, Interrupted, MachineLacks, RunFailed, in_words
 from testbed.files import remove_partial
+from testbed.lab import capabilities, privileges
 from testbed.lab import namespaces as ns
 from testbed.lab.hidden_files import hide_secrets, libraries_of_python
+from testbed.lab.privileges import Privilege
 from testbed.lab.sandbox import run_in_sandbox
 from testbed.plugins import in_file
 from testbed.progress import Replay
+from testbed.scratch import scratch_directory
 from testbed.session.machine_report import MACHINE_VARIABLE
 from testbed.train.launcher import WORKER_ENVIRONMENT
 from testbed.vm import guest_request as request
+from testbed.vm import plain_root
 from testbed.vm.guest_files import PACKAGE, PYTHON, SEARCH_PATH, SOURCE, lay_out
 from testbed.vm.guest_machine import GuestMachine
 from testbed.vm.idle import idlest_cpu
@@ -50,6 +55,25 @@ _PRIVATE = Path("/dev/shm")
 
 _ROOT, _KERNEL, _COPY = _PRIVATE / "root", _PRIVATE / "linux", _PRIVATE / "copy"
 """The guest's root, its kernel and its copy of the package, of which nothing says where they come from."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a guest's kernel runs, and what it begins with."""
+
+    private: Path
+    """Of the boot alone: the guest's memory, the job and the results."""
+    root: Path
+    kernel: Path
+    program: str
+    """Process 1 ..."""
+    words: tuple[str, ...]
+    """... its arguments ..."""
+    environment: dict[str, str]
+    """... and what it is told beside what every guest is."""
+
+
+_IN_SANDBOX = _Place(_PRIVATE, _ROOT, _KERNEL, PYTHON, ("-m", "testbed.vm.guest"), {})
 
 _REAL_TIME_NICENESS = -15
 """A guest in real time has one CPU for everything: whatever else this machine does must wait for it."""
@@ -136,11 +160,19 @@ def run_assignments(
         if assignment.out is not None:
             assignment.out.mkdir(parents=True, exist_ok=True)
     answer, copy = os.memfd_create("testbed-boot"), source.kept(PACKAGE)
+    how = limit_s, hear, memory_mb
     try:
-        run_in_sandbox(
-            lambda: _answer(answer, lambda: _supervise(machine, assignments, copy, limit_s, training, hear, memory_mb)),
-            own_proc=False,
-        )
+        if privileges.require(capabilities.OF_GUESTS) is Privilege.PLAIN_PROCESS:
+            require_virtual(machine)
+            with scratch_directory("testbed-guest-", _shared_memory()) as scratch:
+                _answer(answer, lambda: _plainly(scratch, machine, assignments, copy, training, *how))
+        else:
+
+            def body() -> dict[str, Any]:
+                job = _prepare(machine, assignments, copy, training)
+                return _supervise(machine, _IN_SANDBOX, job, len(assignments), *how)
+
+            run_in_sandbox(lambda: _answer(answer, body), own_proc=False)
         os.lseek(answer, 0, os.SEEK_SET)
         with os.fdopen(os.dup(answer), encoding="utf-8") as stream:
             text = stream.read()
@@ -188,17 +220,16 @@ def _answer(answer: int, body: Callable[[], dict[str, Any]]) -> int:
 
 def _supervise(
     machine: GuestMachine,
-    assignments: Sequence[Assignment],
-    copy: Path | None,
+    place: _Place,
+    job_directory: Path,
+    tasks: int,
     limit_s: float,
-    training: bool,
     hear: Replay | None,
     memory_mb: int,
 ) -> dict[str, Any]:
-    job_directory = _prepare(machine, assignments, copy, training)
-    watch = _Watch(job_directory, len(assignments), hear or _to_stderr)
+    watch = _Watch(job_directory, tasks, hear or _to_stderr)
     began = time.monotonic()
-    kernel = _start(machine, memory_mb)
+    kernel = _start(machine, place, memory_mb)
     try:
         while kernel.poll() is None:
             wall_s = time.monotonic() - began
@@ -208,7 +239,7 @@ def _supervise(
                     f"the guest did not finish within {limit_s:g} s of wall-clock time; {watch.last(wall_s)}"
                 )
             if wall_s > _STARTED_BY_S and not watch.heard:
-                raise RunFailed(f"the guest did not come up within {_STARTED_BY_S:g} s{_kernel_output()}")
+                raise RunFailed(f"the guest did not come up within {_STARTED_BY_S:g} s{_kernel_output(place.private)}")
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
         (job_directory / request.INTERRUPT_FILE).touch()
@@ -222,7 +253,8 @@ def _supervise(
             hear.close()
     result = job_directory / request.RESULT_FILE
     if not result.is_file():
-        raise RunFailed(f"the guest's kernel ended before its work did{_memory_is_full()}{_kernel_output()}")
+        why = f"{_memory_is_full(place.private)}{_kernel_output(place.private)}"
+        raise RunFailed(f"the guest's kernel ended before its work did{why}")
     found = json.loads(result.read_text(encoding="utf-8"))
     ended = [
         Ended(code if code >= 0 else int(ExitCode.RUN_FAILED), _document(job_directory / request.result_file(n)))
@@ -239,11 +271,57 @@ def _supervise(
     }
 
 
-def _memory_is_full() -> str:
+def _memory_is_full(private: Path) -> str:
     """Says so; a kernel that may not have a page that it touches is ended."""
-    room = os.statvfs(_PRIVATE)
+    room = os.statvfs(private)
     whole_gib = room.f_blocks * room.f_frsize / 2**30
     return f": it has used all of the {whole_gib:.1f} GiB that it may have" if room.f_bavail == 0 else ""
+
+
+# --- as a plain process --------------------------------------------------------------------------
+
+
+def _plainly(
+    scratch: Path,
+    machine: GuestMachine,
+    assignments: Sequence[Assignment],
+    copy: Path | None,
+    training: bool,
+    limit_s: float,
+    hear: Replay | None,
+    memory_mb: int,
+) -> dict[str, Any]:
+    """The same where nobody may make namespaces: the guest's kernel has this user's rights, and its process 1 lays out
+    in there what the sandbox would here (plain_root.py)."""
+    results = [None if assignment.out is None else str(assignment.out.resolve()) for assignment in assignments]
+    job = _write_job(scratch, machine, assignments, training, results)
+    frozen = copy if copy is not None else source.freeze(scratch / "source", guest_path=PACKAGE).parent
+    shown = [place for assignment in assignments for place in assignment.shown]
+    told = {
+        "PYTHONPATH": str(frozen),
+        plain_root.HOME: str(Path.home().resolve()),
+        plain_root.COPY: str(frozen),
+        plain_root.SHOWN: ":".join(shown),
+        plain_root.LOG: str(job / request.GUEST_LOG),
+    }
+    words = "-m", plain_root.__name__
+    place = _Place(scratch, Path("/"), machine.kernel, sys.executable, words, told)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _supervise(machine, place, job, len(assignments), limit_s, hear, memory_mb)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def require_virtual(machine: GuestMachine) -> None:
+    """Raises MachineLacks, where nobody may make namespaces, for a kernel in real time: Debian's stays behind."""
+    if not machine.virtual and privileges.require(capabilities.OF_GUESTS) is Privilege.PLAIN_PROCESS:
+        raise MachineLacks(f"{privileges.no_namespaces()}; --clock virtual needs none")
+
+
+def _shared_memory() -> Path | None:
+    """Where a guest's memory is in memory; None: not here."""
+    return _PRIVATE if os.access(_PRIVATE, os.W_OK | os.X_OK) else None
 
 
 def _await_last_word(kernel: subprocess.Popen[bytes], watch: _Watch, began: float, grace_s: float) -> None:
@@ -262,20 +340,43 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], copy: Pat
     ]
     ns.make_read_only("/")
     ns.mount("testbed-vm", str(_PRIVATE), "tmpfs", options=f"size={_MEMORY_SHARE:.0%}")
-    job, out = _PRIVATE / "job", _PRIVATE / "out"
-    for directory in (job, out, _PRIVATE / "memory", _PRIVATE / "uml"):
+    job = _write_job(_PRIVATE, machine, assignments, training)
+    for number, result in enumerate(results):
+        if result is not None:
+            target = str(_PRIVATE / "out" / str(number))
+            ns.mount(f"/proc/self/fd/{result}", target, "none", ns.MS_BIND)
+            ns.make_writable(target)
+            os.close(result)
+    try:
+        ns.bind(machine.kernel, _KERNEL)
+        if copy is not None:
+            ns.bind(copy, _COPY)
+        shown = [Path(place) for assignment in assignments for place in assignment.shown]
+        hide_secrets([*libraries_of_python(), *shown])
+        lay_out(_ROOT, None if copy is None else _COPY)
+    except OSError as error:
+        raise MachineLacks(f"the guest's file system cannot be laid out: {error}") from error
+    return job
+
+
+def _write_job(
+    private: Path,
+    machine: GuestMachine,
+    assignments: Sequence[Assignment],
+    training: bool,
+    results: Sequence[str | None] = (),
+) -> Path:
+    """All that the guest gets to know, below a directory of the boot's; `results` as in GuestJob."""
+    job, out = private / "job", private / "out"
+    for directory in (job, out, private / "memory", private / "uml"):
         directory.mkdir()
     tasks = []
-    for number, (assignment, result) in enumerate(zip(assignments, results, strict=True)):
-        if result is not None:
-            target = out / str(number)
-            target.mkdir()
-            ns.mount(f"/proc/self/fd/{result}", str(target), "none", ns.MS_BIND)
-            ns.make_writable(str(target))
-            os.close(result)
+    for number, assignment in enumerate(assignments):
+        if assignment.out is not None:
+            (out / str(number)).mkdir()
         # names do not tell where anything came from: in virtual time even a name's length is input
         (job / f"{number}.plan.json").write_text(assignment.plan, encoding="utf-8")
-        directory_there = None if result is None else f"{request.GUEST_OUT}/{number}"
+        directory_there = None if assignment.out is None else f"{request.GUEST_OUT}/{number}"
         plan_there = f"{request.JOB_DIRECTORY}/{number}.plan.json"
         asked = (
             _shaper(assignment.shaper, job, number),
@@ -287,15 +388,6 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], copy: Pat
         )
         tasks.append(request.GuestTask(assignment.what, plan_there, directory_there, *asked))
         (job / request.standard_error(number)).touch()
-    try:
-        ns.bind(machine.kernel, _KERNEL)
-        if copy is not None:
-            ns.bind(copy, _COPY)
-        shown = [Path(place) for assignment in assignments for place in assignment.shown]
-        hide_secrets([*libraries_of_python(), *shown])
-        lay_out(_ROOT, None if copy is None else _COPY)
-    except OSError as error:
-        raise MachineLacks(f"the guest's file system cannot be laid out: {error}") from error
     (job / request.REPORT_FILE).touch()
     (job / request.GUEST_LOG).touch()
     environment = {
@@ -308,8 +400,8 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], copy: Pat
     }
     # another one for every seed, so that the spread over seeds shows what the ticks of timers cost
     phase_s = _LONGEST_PHASE_S * random.Random(machine.seed).random() if machine.virtual else 0.0
-    document = request.GuestJob(tuple(tasks), environment, machine.modules, training, machine.virtual, phase_s)
-    (job / request.JOB_FILE).write_text(document.as_json(), encoding="utf-8")
+    asked_of_all = environment, machine.modules, training, machine.virtual, tuple(results), phase_s
+    (job / request.JOB_FILE).write_text(request.GuestJob(tuple(tasks), *asked_of_all).as_json(), encoding="utf-8")
     return job
 
 
@@ -339,24 +431,32 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _start(machine: GuestMachine, memory_mb: int) -> subprocess.Popen[bytes]:
-    environment = {**_environment(), "TESTBED_JOB": str(_PRIVATE / "job"), "TESTBED_OUT": str(_PRIVATE / "out")}
+def _start(machine: GuestMachine, place: _Place, memory_mb: int) -> subprocess.Popen[bytes]:
+    private = place.private
+    environment = {**_environment(), "TESTBED_JOB": str(private / "job"), "TESTBED_OUT": str(private / "out")}
+    environment |= place.environment
     virtual = ["time-travel=inf-cpu", f"time-travel-start={TIME_TRAVEL_START_NS}"] if machine.virtual else []
     command = [
-        str(_KERNEL),
-        *("root=/dev/root", "rootfstype=hostfs", f"rootflags={_ROOT}", "ro", f"mem={memory_mb}M", "con=null"),
-        *("con0=null", "quiet", "norandmaps", f"uml_dir={_PRIVATE / 'uml'}/", "panic=-1", f"init={PYTHON}"),
+        str(place.kernel),
+        *("root=/dev/root", "rootfstype=hostfs", f"rootflags={place.root}", "ro", f"mem={memory_mb}M", "con=null"),
+        *("con0=null", "quiet", "norandmaps", f"uml_dir={private / 'uml'}/", "panic=-1", f"init={place.program}"),
         *virtual,
         *(("seccomp=on",) if machine.seccomp else ()),  # kernels that cannot do it do not know the word
         *(f"{name}={value}" for name, value in environment.items()),
-        *("--", "-m", "testbed.vm.guest"),
+        *("--", *place.words),
     ]
-    ns.no_address_randomisation()
-    own = {"TMPDIR": str(_PRIVATE / "memory"), "PATH": "/usr/bin:/bin", "HOME": "/"}
+    try:
+        ns.no_address_randomisation()
+    except OSError as error:
+        raise MachineLacks(
+            f"a guest's memory cannot be at the same addresses in every boot ({in_words(error)}): in a container use "
+            "--security-opt seccomp=unconfined"
+        ) from error
+    own = {"TMPDIR": str(private / "memory"), "PATH": "/usr/bin:/bin", "HOME": "/"}
     if machine.seed is not None:
         own[SEED_VARIABLE] = str(machine.seed)
-    with (_PRIVATE / "kernel.log").open("wb") as log:
-        if not machine.virtual:
+    with (private / "kernel.log").open("wb") as log:
+        if not machine.virtual and place is _IN_SANDBOX:
             with suppress(PermissionError):  # a user's guest waits for other work: its links are measured before a run
                 os.nice(_REAL_TIME_NICENESS)
         cpu = idlest_cpu()
@@ -367,14 +467,20 @@ def _start(machine: GuestMachine, memory_mb: int) -> subprocess.Popen[bytes]:
             stderr=log,
             env=own,
             cwd="/",
-            preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
+            preexec_fn=lambda: _as_kernel(cpu),
             process_group=0,  # Ctrl-C is for the supervisor: it tells the guest, which keeps what it has
         )
 
 
-def _kernel_output() -> str:
+def _as_kernel(cpu: int) -> None:
+    """In the process that becomes the kernel: it ends with who started it, and its guest's processes with it."""
+    os.sched_setaffinity(0, {cpu})
+    ns.die_with_parent(signal.SIGKILL)
+
+
+def _kernel_output(private: Path) -> str:
     said = ""
-    for who, path in (("kernel", _PRIVATE / "kernel.log"), ("guest", _PRIVATE / "job" / request.GUEST_LOG)):
+    for who, path in (("kernel", private / "kernel.log"), ("guest", private / "job" / request.GUEST_LOG)):
         said += "".join(f"\n  {who} | {line}" for line in path.read_text(errors="replace").splitlines()[-25:])
     return said
 
@@ -384,7 +490,7 @@ class _Watch:
 
     def __init__(self, directory: Path, tasks: int, hear: Callable[[str], None]) -> None:
         self.heard: list[Heard] = []
-        self._hear = hear
+        self._hear, self._private = hear, directory.parent
         self._reports = (directory / request.REPORT_FILE).open("rb")
         self._errors = [(directory / request.standard_error(n)).open("rb") for n in range(tasks)]
         self._partial = b""
@@ -404,7 +510,7 @@ class _Watch:
     def last(self, wall_s: float) -> str:
         """Where the guest was when it was last heard of."""
         if not self.heard:
-            return f"nothing was heard of it{_kernel_output()}"
+            return f"nothing was heard of it{_kernel_output(self._private)}"
         latest = self.heard[-1]
         ranks = next((heard.report for heard in reversed(self.heard) if heard.report.processes), None)
         where = "" if latest.report.task is None else f" in task {latest.report.task + 1}"

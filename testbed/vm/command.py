@@ -15,6 +15,8 @@ from typing import Any
 from testbed import source
 from testbed.errors import MachineLacks, listed
 from testbed.files import saving
+from testbed.lab import capabilities, privileges
+from testbed.lab.privileges import Privilege
 from testbed.lab.shaping import AUTO, RELAY
 from testbed.plan.memory_bytes import buffer_bytes
 from testbed.plan.plan import Clock, Plan
@@ -22,7 +24,7 @@ from testbed.plan.timeline import LinkEvent
 from testbed.planning import file
 from testbed.progress import Replay, Reporter
 from testbed.vm import guest_machine, kernel
-from testbed.vm.boot import MEMORY_MB, Assignment, Boot, run_assignments
+from testbed.vm.boot import MEMORY_MB, Assignment, Boot, require_virtual, run_assignments
 
 _CALIBRATE_LIMIT_S = 900.0
 _BASE_MB, _MB_PER_RANK = 2048, 192
@@ -58,9 +60,11 @@ class GuestTraining:
 
 def choose_machine(clock: Clock) -> guest_machine.GuestMachine:
     """The time-travel kernel or the packaged one. Raises MachineLacks naming the command that adds it."""
-    return (
-        guest_machine.time_travel(kernel.require(), clock.seed) if clock.name == "virtual" else guest_machine.packaged()
-    )
+    if clock.name == "virtual":
+        return guest_machine.time_travel(kernel.require(), clock.seed)
+    chosen = guest_machine.packaged()
+    require_virtual(chosen)
+    return chosen
 
 
 def train(
@@ -92,6 +96,10 @@ def _boot(
     """
     for plan in trained:
         _require_memory(plan)
+    if privileges.require(capabilities.OF_GUESTS) is Privilege.PLAIN_PROCESS:
+        reporter.say(
+            "nobody may make namespaces here: the guest's kernel is a plain process, which may do whatever you may"
+        )
     reporter.say(f"booting the {'time-travel' if chosen.virtual else 'packaged'} kernel ...")
     # memory that is not touched costs nothing, too little makes a guest reclaim without end
     memory_mb = max([MEMORY_MB, *map(_needed_mb, trained)])

@@ -112,6 +112,9 @@ def _read_job() -> request.GuestJob:
     job = request.GuestJob.from_json((Path(request.JOB_DIRECTORY) / request.JOB_FILE).read_text(encoding="utf-8"))
     os.environ.clear()
     os.environ.update(job.environment)
+    for number, directory in enumerate(job.results):
+        if directory is not None:
+            ns.mount("none", f"{request.GUEST_OUT}/{number}", "hostfs", ns.MS_SYNCHRONOUS, directory)
     _load_modules(job.modules)
     Path("/proc/sys/net/ipv4/tcp_mem").write_text(_TCP_MEM_PAGES, encoding="ascii")
     os.chdir("/run/tmp")

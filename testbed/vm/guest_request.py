@@ -66,6 +66,8 @@ class GuestJob:
     """Whether the tasks train: torch is imported before the first."""
     virtual: bool
     """Whether time is virtual."""
+    results: tuple[str | None, ...]
+    """Per task, its results directory on this machine, which the guest itself has to mount; () where that is done."""
     phase_s: float
     """Where every task begins between the ticks of the guest's timers."""
 
@@ -77,10 +79,10 @@ class GuestJob:
     def from_json(cls, text: str) -> GuestJob:
         """What as_json wrote."""
         document = json.loads(text)
-        tasks = tuple(
-            GuestTask(**task | {name: tuple(task[name]) for name in ("sizes", "shown")}) for task in document["tasks"]
-        )
-        return cls(**document | {"tasks": tasks, "modules": tuple(document["modules"])})
+        lists = "sizes", "shown"
+        tasks = tuple(GuestTask(**task | {name: tuple(task[name]) for name in lists}) for task in document["tasks"])
+        tuples = {name: tuple(document[name]) for name in ("modules", "results")}
+        return cls(**document | {"tasks": tasks} | tuples)
 
 
 @dataclass(frozen=True)

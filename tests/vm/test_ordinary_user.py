@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,9 +82,12 @@ def test_a_user_and_a_containers_root_get_the_nanoseconds_of_root(
     assert (files / "user/comparison.json").stat().st_uid == UID
 
 
+@pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("victim", ["command", "group"])
-def test_kill_9_of_a_users_command_leaves_nothing(time_travel_kernel: kernel.Kernel, files: Path, victim: str) -> None:
-    before = readable(time_travel_kernel, files)
+def test_kill_9_of_a_users_command_leaves_nothing(
+    time_travel_kernel: kernel.Kernel, files: Path, victim: str, plain: bool
+) -> None:
+    before = [*readable(time_travel_kernel, files), *(without_user_namespaces() if plain else [])]
     process = subprocess.Popen(command(before, "out"), cwd=files, start_new_session=True)
     try:
         wait_until(lambda: len(descendants(process.pid)) >= 6, "no guest came up", LIMIT_S)
@@ -91,18 +95,63 @@ def test_kill_9_of_a_users_command_leaves_nothing(time_travel_kernel: kernel.Ker
         (os.kill if victim == "command" else os.killpg)(process.pid, signal.SIGKILL)
         process.wait(10)
         wait_until_gone(below)
+        wait_until(lambda: not list(Path("/dev/shm").glob("testbed-guest-*")), "a directory is left")
     finally:
         process.kill()
         process.wait()
 
 
-def test_where_user_namespaces_are_forbidden_it_is_said_before_anything_starts(
-    time_travel_kernel: kernel.Kernel, files: Path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_a_plain_process_in_time(
+    time_travel_kernel: kernel.Kernel, files: Path, number: signal.Signals
 ) -> None:
     before = [*readable(time_travel_kernel, files), *without_user_namespaces()]
-    done = call(before, files, "out")
+    process = subprocess.Popen(command(before, "out"), cwd=files, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: len(descendants(process.pid)) >= 6, "no guest came up", LIMIT_S)
+        below = descendants(process.pid)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == ExitCode.RUN_FAILED, said
+        assert "Traceback" not in said
+        wait_until_gone(below)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_without_user_namespaces_a_plain_process_has_the_nanoseconds_of_root(
+    time_travel_kernel: kernel.Kernel, files: Path
+) -> None:
+    plain = [*readable(time_travel_kernel, files), *without_user_namespaces()]
+    files.chmod(0o777)
+    for name, before in {"root": [], "plain": plain}.items():
+        done = call(before, files, name)
+        assert done.returncode == ExitCode.OK, (name, done.stderr)
+    for file in COMPARED:
+        assert (files / "plain" / file).read_bytes() == (files / "root" / file).read_bytes(), file
+    assert (files / "plain/comparison.json").stat().st_uid == UID
+    assert not list(Path("/dev/shm").glob("testbed-guest-*"))
+
+
+def test_a_filter_that_forbids_fixed_addresses_is_named(time_travel_kernel: kernel.Kernel, files: Path) -> None:
+    done = call([*readable(time_travel_kernel, files), *without_user_namespaces("--personality")], files, "out")
     assert done.returncode == ExitCode.MACHINE_LACKS
-    assert done.stderr.startswith(f"error: user {UID} cannot make the lab's namespaces: ")
-    assert "Operation not permitted" in done.stderr
+    assert done.stderr.startswith(
+        "error: a guest's memory cannot be at the same addresses in every boot (personality: "
+    )
     assert "Traceback" not in done.stderr
+
+
+def test_a_guest_in_real_time_is_refused_without_user_namespaces(
+    time_travel_kernel: kernel.Kernel, files: Path
+) -> None:
+    if shutil.which("linux.uml") is None:
+        pytest.skip("Debian's User-Mode Linux is not installed")
+    before = [*readable(time_travel_kernel, files), *without_user_namespaces()]
+    words = ["run", "topology.yaml", "workload.yaml", "--vm", "--out", "out", "--quiet"]
+    line = [*before, sys.executable, "-P", "-m", "testbed", *words]
+    done = subprocess.run(line, cwd=files, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == ExitCode.MACHINE_LACKS
+    assert "cannot make the lab's namespaces" in done.stderr
     assert not (files / "out").exists()
