@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from testbed.errors import BadInput
+from testbed.routing.candidates import MOST_ROUTES
 
 VARY = "--vary"
 """The option of commands."""
-
-MOST_ROUTES = 64
-"""Between two datacenters."""
 
 _MOST_DIGITS = 9
 _FORMS = f"microbatches=N,N..., routes=N (1 to {MOST_ROUTES}) or stages"

@@ -17,7 +17,7 @@ from testbed.plan import costs, events, routes
 from testbed.plan.background import check_background
 from testbed.plan.microbatches import require_microbatches
 from testbed.plan.network_state import NetworkState, network_at, planned
-from testbed.plan.plan import Case, Flow, Job, JobSchedule, Network, Plan, Route
+from testbed.plan.plan import Adaptation, Case, Flow, Job, JobSchedule, Network, Plan, Route
 from testbed.planning.recoverable import require_recoverable
 from testbed.planning.upgrade import upgraded
 from testbed.planning.values import check_values
@@ -143,8 +143,8 @@ def check(plan: Plan, source: str) -> None:
     least = plan.elephants_from
     require(least is None or 0 <= least < math.inf, source, "elephants_from", least, "0 bytes or more")
     require_recoverable(plan, source, "recovery")
-    for number, count in enumerate(() if plan.adaptation is None else plan.adaptation.microbatches):
-        require_microbatches(plan.jobs[0], count, source, f"adaptation.microbatches.{number}")
+    if plan.adaptation is not None:
+        _check_adaptation(plan, plan.adaptation, source)
     labels = [case.label for case in plan.cases]
     require(len(set(labels)) == len(labels), source, "cases.label", labels, "a label for every case alone")
     events.check_events(plan, lambda number: (source, f"events.{number}"))
@@ -157,6 +157,13 @@ def check(plan: Plan, source: str) -> None:
         _check_continuation(case, source, f"cases.{number}.continues")
         _check_alone(plan, number, source, f"cases.{number}.alone_of")
         _check_case(plan, case, source, f"cases.{number}")
+
+
+def _check_adaptation(plan: Plan, adaptation: Adaptation, source: str) -> None:
+    for number, count in enumerate(adaptation.microbatches):
+        require_microbatches(plan.jobs[0], count, source, f"adaptation.microbatches.{number}")
+    routes = adaptation.routes
+    require(routes >= 1, source, "adaptation.routes", routes, "1 or more")
 
 
 def _check_network(network: Network, source: str) -> None:

@@ -26,7 +26,7 @@ from testbed.plan.plan import Case, JobSchedule, Plan
 from testbed.plan.timeline import LinkEvent
 from testbed.planning.drawn_iterations import phase_of, rank_changes
 from testbed.planning.prediction import parts_of, predict_training
-from testbed.session.case import GoesOn
+from testbed.session.running import GoesOn
 from testbed.spec.choice import with_ending
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace
@@ -75,7 +75,7 @@ class AdaptingLab:
 
     @property
     def cases(self) -> list[Case]:
-        """See session.case.RunningController."""
+        """See session.running.RunningController."""
         begins, job = self._plan.cases[0], self._job
         return [
             replace(begins, jobs=(job.scheduled(recipe.choice, setting),), routes=job.routes_in(setting))
@@ -83,7 +83,7 @@ class AdaptingLab:
         ]
 
     def after(self, iteration: int, ended: Trace, *, over: bool) -> GoesOn | None:
-        """See session.case.RunningController."""
+        """See session.running.RunningController."""
         running, begun_s = self._adapting.running, time.monotonic()
         probes_s = self._probes_s(running.setting)
         probing_s = time.monotonic() - begun_s
@@ -100,13 +100,13 @@ class AdaptingLab:
         return GoesOn(scheduled, self._job.routes_in(step.swapped_to.setting))
 
     def swapped(self, seconds: float) -> None:
-        """See session.case.RunningController."""
+        """See session.running.RunningController."""
         self._rows[-1]["swap_took_s"] = seconds
         assert self._swap is not None
         self._adapting.swap_costs.learn(*self._swap, seconds)
 
     def goes_on(self, iteration: int, idle_s: float) -> None:
-        """See session.case.RunningController."""
+        """See session.running.RunningController."""
         self._rows[iteration - 1]["idle_s"] = idle_s
 
     def _scheduled(self, prospect: Prospect, label: str) -> JobSchedule:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from testbed.errors import RunFailed
 from testbed.goodput.spans import Span, foretold
 from testbed.judge import fidelity, iterations, parameter_checks
 from testbed.lab import host_settings
-from testbed.lab.machine_witness import Witness
 from testbed.model.host_prediction import HostPrediction, predict_jobs_on_host
 from testbed.model.lower import Load
 from testbed.pipeline.memory import RankBytes
@@ -24,96 +23,28 @@ from testbed.plan.costs import schedule_of
 from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.events import Phase, at_work, own_phase, phases, swaps, trained
 from testbed.plan.moved_weights import require_movable
-from testbed.plan.plan import Case, Job, JobSchedule, Plan, Route
+from testbed.plan.plan import Case, Job, Plan
 from testbed.planning.drawn_iterations import slower_ranks, varies
-from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_training, training_of
+from testbed.planning.prediction import loads_of, parts_of, ranges_of_training, training_of
 from testbed.planning.ties import Range
 from testbed.planning.training_prediction import PlacedEvent, TrainingPrediction
-from testbed.progress import ProgressStep, Reporter
-from testbed.results.directory import ResultsWriter
+from testbed.progress import ProgressStep
 from testbed.routing.rerouting import with_swap
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
-from testbed.session.event_player import ChangingLinks, EventPlayer, PlayedEvent
+from testbed.session.event_player import EventPlayer, PlayedEvent
 from testbed.session.free_loop import FreeIterations
-from testbed.session.loop import Loop, Resumed, start_margin_s
+from testbed.session.loop import Resumed, start_margin_s
 from testbed.session.message_costs import MessageCosts
-from testbed.session.network_accounts import NetworkAccounts
-from testbed.session.recovering_rounds import RecoveringJob, RecoveringRounds, ReplacedWorkers
+from testbed.session.recovering_rounds import RecoveringJob, RecoveringRounds
 from testbed.session.rounds import Round, WitnessedIterations, WitnessedRounds, task_of, timed_schedule
+from testbed.session.running import Running
 from testbed.session.timers import TimedAction
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace, concatenate
 from testbed.train.assignment import Fingerprint, TimedSchedule, TrainingTask
 from testbed.units import show_time
-
-
-class GoesOn(NamedTuple):
-    """With what a training goes on."""
-
-    schedule: JobSchedule
-    routes: tuple[Route, ...]
-    """One for every flow of the plan."""
-
-
-class RunningController(Protocol):
-    """What decides, as iterations end, whether a training goes on with another schedule."""
-
-    @property
-    def document(self) -> Mapping[str, Any]:
-        """What it saw, believed and decided, as comparison.json has it."""
-
-    @property
-    def cases(self) -> Sequence[Case]:
-        """In which messages are those of every setting that it may go on with."""
-
-    def after(self, iteration: int, ended: Trace, *, over: bool) -> GoesOn | None:
-        """What the only job goes on with, now that so many measured iterations are over; None: with what it has, as it
-        is where the training is `over`.
-
-        `ended` is the last of them, as it was measured.
-        """
-
-    def swapped(self, seconds: float) -> None:
-        """What was decided is so: the last swap took so long."""
-
-    def goes_on(self, iteration: int, idle_s: float) -> None:
-        """The measured iteration of this number begins, so long after the one before it was over."""
-
-
-class BackgroundTraffic(Protocol):
-    """What is on a lab's network beside the jobs."""
-
-    def begin(self, start_s: float, since_s: float | None) -> None:
-        """Jobs begin at this instant of the monotonic clock, and the time of the traffic has come so far; None: it has
-        the rates that it has first."""
-
-    def pause(self) -> None:
-        """Send no more; nothing is on its way when this returns."""
-
-
-@dataclass(frozen=True)
-class Running:
-    """What every case of a session needs."""
-
-    network: NetworkAccounts
-    loop: Loop
-    results: ResultsWriter
-    reporter: Reporter
-    real_time: bool
-    """Whether workers run under SCHED_RR."""
-    witness: Witness
-    ranges: RangesByLabel
-    """Of the cases that they are known of already."""
-    links: ChangingLinks | None = None
-    """Of a lab; None where nothing can change what the network is."""
-    background: BackgroundTraffic | None = None
-    """None where jobs have the network for themselves."""
-    adaptation: RunningController | None = None
-    """None where schedules are swapped as the plan says, and at no other time."""
-    workers: ReplacedWorkers | None = None
-    """Of a lab; None where a worker that fails cannot be replaced."""
 
 
 @dataclass

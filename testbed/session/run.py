@@ -27,13 +27,13 @@ from testbed.results.provenance import environment
 from testbed.session import control, deadlines
 from testbed.session.active_routes import RoutesInForce
 from testbed.session.adapting_lab import AdaptingLab
-from testbed.session.case import Running
 from testbed.session.cases import StartedSession, asked_of, identity_of, train_cases
 from testbed.session.loop import Loop
 from testbed.session.network_accounts import LabAccounts
 from testbed.session.pinning import Pinning, keep_on, pinning
 from testbed.session.recovering_rounds import LabWorkers
 from testbed.session.references import References
+from testbed.session.running import Running
 from testbed.session.standing_lab import StandingLab
 from testbed.session.world import worlds_of
 from testbed.trace.tables import FORMAT

@@ -153,7 +153,8 @@ class SaveState:
 
 @dataclass(frozen=True)
 class SwapSchedule:
-    """Go on with another schedule, with the same weights, from the next iteration on; answered by Ready.
+    """Go on with another schedule, with the same weights, from the next iteration on; answered by Ready. Where its
+    stages are on other ranks, these are sent to them before that.
 
     Told between two iterations, before PostReceives.
     """

@@ -25,11 +25,11 @@ from testbed.progress import Reporter
 from testbed.results.directory import ResultsWriter
 from testbed.results.provenance import environment
 from testbed.session import deadlines
-from testbed.session.case import Running
 from testbed.session.cases import StartedSession, asked_of, identity_of, train_cases
 from testbed.session.loop import Loop
 from testbed.session.pinning import Pinning
 from testbed.session.references import References
+from testbed.session.running import Running
 from testbed.session.world import world_of
 from testbed.trace.tables import FORMAT
 from testbed.train.launcher import Launcher
