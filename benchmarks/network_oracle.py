@@ -423,7 +423,8 @@ class World:
         def begun(begin: Number, before: Number) -> None:
             out = link.out
             if further:
-                self.at(max(before, link.end(begin)), lambda: self.whole_on(message, further, out))
+                first = begin + link.keeps()[0] if link.stamped and link.corners else link.end(begin)
+                self.at(max(before, first), lambda: self.whole_on(message, further, out))
                 return
             self.at(out, lambda: self.come(message))
             for when in self.packets(message, link, begin, before):
