@@ -101,8 +101,6 @@ def run(
 
     With one argument, repeat a plan: plan.json, or results. Several workloads are jobs that train at the same time.
     """
-    from testbed.planning import resolve
-
     more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos, background, vary
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations, trust=trust)
@@ -110,7 +108,6 @@ def run(
     guest = vm or plan.clock.name == "virtual"
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
-    resolve.require_trainable(plan)
     _require_possible(plan, control=control, light=light, guest=guest)
     directory = _place(plan, out, overwrite=overwrite)
     shown = require_showable(show or (), directory)
@@ -132,8 +129,11 @@ def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> P
 
 
 def _require_possible(plan: Plan, *, control: bool, light: bool, guest: bool) -> None:
-    """Raises BadInput for a control where time is a guest's or jobs run freely, or light models where time is not
-    virtual; MachineLacks."""
+    """Raises BadInput for what cannot be trained, a control where time is a guest's or jobs run freely, or light models
+    where time is not virtual; MachineLacks."""
+    from testbed.planning.resolve import require_trainable
+
+    require_trainable(plan)
     if control and plan.rounds == "free":
         raise BadInput.of("--control", "option", "--rounds free", "jobs that train in rounds: a control goes by them")
     if control and guest:
