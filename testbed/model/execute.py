@@ -103,17 +103,8 @@ def execute(program: Program, order: Ints) -> Times:
         came = advance(program, state, wires, events, message, what, detail, now, late_receives)
         if came != NOT_YET:
             arrive(program, state, message, came + program.handover_s[message], reach, freed)
-    return Times(
-        state.reached,
-        state.ready,
-        state.start,
-        state.end,
-        state.posted,
-        state.sent,
-        state.arrived,
-        state.awaited,
-        wires.free_s,
-    )
+    reached, ready, start, end = state.reached, state.ready, state.start, state.end
+    return Times(reached, ready, start, end, state.posted, state.sent, state.arrived, state.awaited, wires.free_s)
 
 
 def begin(program: Program, state: State, events: list[Event]) -> None:

@@ -58,7 +58,7 @@ _ROOT, _KERNEL, _COPY = _PRIVATE / "root", _PRIVATE / "linux", _PRIVATE / "copy"
 
 
 @dataclass(frozen=True)
-class _Place:
+class _KernelPlace:
     """Where a guest's kernel runs, and what it begins with."""
 
     private: Path
@@ -73,7 +73,7 @@ class _Place:
     """... and what it is told beside what every guest is."""
 
 
-_IN_SANDBOX = _Place(_PRIVATE, _ROOT, _KERNEL, PYTHON, ("-m", "testbed.vm.guest"), {})
+_IN_SANDBOX = _KernelPlace(_PRIVATE, _ROOT, _KERNEL, PYTHON, ("-m", "testbed.vm.guest"), {})
 
 _REAL_TIME_NICENESS = -15
 """A guest in real time has one CPU for everything: whatever else this machine does must wait for it."""
@@ -220,7 +220,7 @@ def _answer(answer: int, body: Callable[[], dict[str, Any]]) -> int:
 
 def _supervise(
     machine: GuestMachine,
-    place: _Place,
+    place: _KernelPlace,
     job_directory: Path,
     tasks: int,
     limit_s: float,
@@ -305,7 +305,7 @@ def _plainly(
         plain_root.LOG: str(job / request.GUEST_LOG),
     }
     words = "-m", plain_root.__name__
-    place = _Place(scratch, Path("/"), machine.kernel, sys.executable, words, told)
+    place = _KernelPlace(scratch, Path("/"), machine.kernel, sys.executable, words, told)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return _supervise(machine, place, job, len(assignments), limit_s, hear, memory_mb)
@@ -431,7 +431,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _start(machine: GuestMachine, place: _Place, memory_mb: int) -> subprocess.Popen[bytes]:
+def _start(machine: GuestMachine, place: _KernelPlace, memory_mb: int) -> subprocess.Popen[bytes]:
     private = place.private
     environment = {**_environment(), "TESTBED_JOB": str(private / "job"), "TESTBED_OUT": str(private / "out")}
     environment |= place.environment
