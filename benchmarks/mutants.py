@@ -44,6 +44,7 @@ from testbed.spec import load_topology, load_workload
 from testbed.trace.tables import ALL_GATHER
 from testbed.train import training_state
 from testbed.train.assignment import ReferenceOutcome, last_compared
+from testbed.train.boundary_messages import BoundaryMessages
 from testbed.train.collective_runner import Messages
 from testbed.train.data import load_corpus
 from testbed.train.gpt import Gpt
@@ -231,9 +232,19 @@ def _twice(there: Any) -> Any:
 
 
 def _one_more(there: Any) -> Any:
-    def init(self: Stage, *arguments: Any, **named: Any) -> None:
-        there(self, *arguments, **named)
-        self.n_microbatches += 1
+    def cut_into(self: TrainingState, microbatches: int) -> None:
+        there(self, microbatches)
+        for stage in self.stages.values():
+            stage.n_microbatches += 1
+
+    return cut_into
+
+
+def _in_one_buffer(there: Any) -> Any:
+    """Messages come into memory that others before them are still needed in."""
+
+    def init(self: BoundaryMessages, state: Any, workload: Any, incoming: Any, outgoing: Any, numbers: Any) -> None:
+        there(self, state, workload, incoming, outgoing, (0,) * len(numbers))
 
     return init
 
@@ -353,6 +364,7 @@ def _one_summand(there: Any) -> Any:
 
 
 MUTANTS = [
+    Mutant("messages come into one buffer", "pipeline", BoundaryMessages, "__init__", _in_one_buffer),
     Mutant("every partial sum x 1.005", "ZeRO-1", Messages, "_take_in", _summed(lambda one, _: one * 1.005)),
     Mutant("last element of each reduced message lost", "ZeRO-1", Messages, "_take_in", _summed(_without_last)),
     Mutant(
@@ -383,7 +395,7 @@ MUTANTS = [
     Mutant("stale weights on one rank in iteration 2", "pipeline", ScheduleRun, "iterate", _stale),
     Mutant("one microbatch's W dropped on a stage", "pipeline", Stage, "weight_gradient", _dropped),
     Mutant("one microbatch's W counted twice", "pipeline", Stage, "weight_gradient", _twice),
-    Mutant("a microbatch too many in the mean", "pipeline", Stage, "__init__", _one_more),
+    Mutant("a microbatch too many in the mean", "pipeline", TrainingState, "cut_into", _one_more),
     Mutant("loss x 1.001", "pipeline", Stage, "_layer", _loss_scaled),
     Mutant("gradient of the loss x 1.001", "pipeline", Stage, "_layer", _gradient_scaled),
     Mutant("gradient of one layer doubled", "pipeline", TrainingState, "step", _at_end(_double_layer)),
