@@ -224,10 +224,9 @@ def show(found: list[Iteration], most: int = 12) -> None:
     report.show_table("furthest off", ("plan", "schedule", "iteration", "measured s", "predicted s", "error"), cells)
 
 
-def virtual(asked: Namespace) -> tuple[list[Claim], list[Path]]:
-    """Drawn plans, and GeoPipe's step; with where the drawn ones lie."""
-    taken = boots.drawn(asked, partial(documents, seed=asked.seed, schedules=asked.schedules))
-    step = boots.take(asked, {GEOPIPE: geopipe, RECHOSEN: rechosen})
+def shown(taken: boots.Taken) -> tuple[list[Iteration], list[str]]:
+    """Every iteration that was measured, and which cases were not trusted, why; the furthest, and what was refused, are
+    printed."""
     found = [
         one
         for name, comparison in taken.comparisons.items()
@@ -238,6 +237,14 @@ def virtual(asked: Namespace) -> tuple[list[Claim], list[Path]]:
     show(found)
     for line in [*untrusted, *(f"refused: {name}: {said}" for name, said in taken.refused.items())]:
         print(line)
+    return found, untrusted
+
+
+def virtual(asked: Namespace) -> tuple[list[Claim], list[Path]]:
+    """Drawn plans, and GeoPipe's step; with where the drawn ones lie."""
+    taken = boots.drawn(asked, partial(documents, seed=asked.seed, schedules=asked.schedules))
+    step = boots.take(asked, {GEOPIPE: geopipe, RECHOSEN: rechosen})
+    found, untrusted = shown(taken)
     what = f"links that change while jobs train, drawn with seed {asked.seed}, virtual clock"
     claims = [judged(what, found, untrusted, "virtual", len(taken.comparisons), taken.asked)]
     claims += [

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from events_on_the_wire import LIMITS, Iteration, documents, iterations_of, judged, show
+from events_on_the_wire import LIMITS, Iteration, documents, iterations_of, judged, shown
 from harness import boots, options, plans, report
 from harness.options import ROOT
 from harness.record import Claim, Topic, finish
@@ -121,16 +121,7 @@ def of_drawn(asked: Namespace) -> tuple[Claim, list[Path]]:
     """Drawn plans under netem."""
     names = {f"netem-{number:03d}": number for number in options.numbers(asked)}
     taken = boots.take(asked, {name: partial(drawn, number, name, asked) for name, number in names.items()})
-    found = [
-        one
-        for name, comparison in taken.comparisons.items()
-        for row in comparison["schedules"]
-        for one in iterations_of(name, taken.out / name, row["label"])
-    ]
-    untrusted = [f"{row.plan}, {row.label}: {'; '.join(row.found['reasons'])}" for row in taken.untrusted]
-    show(found)
-    for line in [*untrusted, *(f"refused: {name}: {said}" for name, said in taken.refused.items())]:
-        print(line)
+    found, untrusted = shown(taken)
     what = f"links that change under netem while jobs train, drawn with seed {asked.seed}, virtual clock"
     claim = judged(what, found, untrusted, "virtual", len(taken.comparisons), taken.asked)
     return claim, [taken.out / name for name in taken.comparisons]
