@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from testbed.errors import RunFailed
+from testbed.interrupts import held_interrupts
 from testbed.lab import addresses
 from testbed.lab.namespaces import inside
 from testbed.plan.framing import LARGEST_GSO, MTU
@@ -16,31 +18,34 @@ _NEIGHBOUR_PERMANENT = 0x80  # NUD_PERMANENT
 
 
 class Netlink:
-    """An open netlink socket in the network namespace of process `pid`; `where` names it in errors."""
+    """An open netlink socket in the network namespace of process `pid`; `where` names it in errors.
+
+    No request is interrupted half-way: pyroute2 runs each one in an event loop, which would not survive it.
+    """
 
     def __init__(self, pid: int | None, where: str) -> None:
         self._where = where
         self._sent = 0
         self._index_of: dict[str, int] = {}
         """Of interfaces that were asked for, as long as none is deleted."""
-        if pid is None:
+        with held_interrupts(), nullcontext() if pid is None else inside(pid):
             self._ipr = IPRoute()
-        else:
-            with inside(pid):
-                self._ipr = IPRoute()
 
     def __enter__(self) -> Netlink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ipr.close()
+        with held_interrupts():
+            self._ipr.close()
+            del self._ipr  # its loop is finalised here, where no interrupt is lost
 
     def ask(self, method: str, *args: object, **settings: object) -> list[Any]:
         """One pyroute2 request, e.g. ask("link", "set", index=3, state="up"). Raises RunFailed showing it whole."""
         if args[:1] == ("del",):
             self._index_of.clear()
         try:
-            return list(getattr(self._ipr, method)(*args, **settings) or ())
+            with held_interrupts():
+                return list(getattr(self._ipr, method)(*args, **settings) or ())
         except (NetlinkError, OSError) as error:
             shown = ", ".join([*map(repr, args), *(f"{k}={v!r}" for k, v in settings.items())])
             raise RunFailed(f"{self._where}: netlink {method}({shown}) was refused: {error}") from error
@@ -50,15 +55,17 @@ class Netlink:
         sequence = 1 + self._sent % 0xFFFF
         self._sent += 1
         try:
-            self._ipr.put(message, msg_type=kind, msg_flags=flags, msg_seq=sequence)
-            self._ipr.get(msg_seq=sequence)
+            with held_interrupts():
+                self._ipr.put(message, msg_type=kind, msg_flags=flags, msg_seq=sequence)
+                self._ipr.get(msg_seq=sequence)
         except (NetlinkError, OSError) as error:
             raise RunFailed(f"{self._where}: netlink {shown} was refused: {error}") from error
 
     def index(self, interface: str) -> int:
         """The index of an interface. Raises RunFailed when there is none of that name."""
         if interface not in self._index_of:
-            found = list(self._ipr.link_lookup(ifname=interface))
+            with held_interrupts():
+                found = list(self._ipr.link_lookup(ifname=interface))
             if not found:
                 raise RunFailed(f"{self._where}: no interface {interface}")
             self._index_of[interface] = int(found[0])

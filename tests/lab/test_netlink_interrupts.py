@@ -1,0 +1,62 @@
+"""An interrupt at any moment of a netlink request is a KeyboardInterrupt, and nothing else."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from testbed.interrupts import held_interrupts, interrupt_unless_held
+from testbed.lab.namespaces import scratch_network
+from testbed.lab.netlink import Netlink
+
+
+@pytest.fixture
+def alarms() -> Iterator[None]:
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        interrupt_unless_held()
+
+    before = signal.signal(signal.SIGALRM, ring)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.timeout(120, method="thread")  # else it were SIGALRM, too
+def test_no_request_is_left_half_made(alarms: None) -> None:
+    random.seed(7)
+    interrupted = 0
+    with scratch_network():
+        for _ in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.01))
+                for _ in range(1000):
+                    with Netlink(None, "scratch namespace") as netlink:
+                        netlink.index("lo")
+                        netlink.ask("link", "set", index=1, state="up")
+            except KeyboardInterrupt:
+                interrupted += 1
+    assert interrupted == 300
+
+
+def test_what_was_held_is_raised_behind_the_outermost_body(alarms: None) -> None:
+    reached = []
+
+    def interrupted() -> None:
+        with held_interrupts():
+            with held_interrupts():
+                signal.raise_signal(signal.SIGALRM)
+                reached.append("inner")
+            reached.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert reached == ["inner", "outer"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGALRM)
+    with held_interrupts():  # nothing is left of either
+        reached.append("after")
+    assert reached[-1] == "after"
