@@ -18,7 +18,9 @@ Two of three cases have streams of datagrams beside the jobs, over one to three 
 With --real every other case has links that change while messages are under way: rates and delays that step, links that
 send nothing for a while. What a link can send until an instant is a line with corners then, and a message is over where
 that line has risen by its bytes. In half of these, without the spans in which nothing is sent, what comes keeps the
-rate and the delay of that instant, as netem has it.
+rate and the delay of that instant, as netem has it. Floats add otherwise in another order: in case 1480 two notices
+come to a link at one instant, over the same two links in opposite orders, and rounding alone says which is first.
+Plans are predicted in whole ticks, which add exactly.
 """
 
 from __future__ import annotations
