@@ -10,46 +10,36 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import resource
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from testbed import source
-from testbed.errors import ExitCode, Interrupted, MachineLacks, RunFailed, in_words
+from testbed.errors import ExitCode, Interrupted, MachineLacks, RunFailed
 from testbed.files import remove_partial
 from testbed.lab import capabilities, privileges
 from testbed.lab import namespaces as ns
 from testbed.lab.hidden_files import hide_secrets, libraries_of_python
 from testbed.lab.privileges import Privilege
 from testbed.lab.sandbox import run_in_sandbox
-from testbed.plugins import in_file
 from testbed.progress import Replay
 from testbed.scratch import scratch_directory
-from testbed.session.machine_report import MACHINE_VARIABLE
-from testbed.train.launcher import WORKER_ENVIRONMENT
 from testbed.vm import guest_request as request
 from testbed.vm import plain_root
-from testbed.vm.guest_files import PACKAGE, PYTHON, SEARCH_PATH, SOURCE, lay_out
+from testbed.vm.assignment import Assignment, write_job
+from testbed.vm.guest_files import PACKAGE, PYTHON, lay_out
 from testbed.vm.guest_machine import GuestMachine
-from testbed.vm.idle import idlest_cpu
-from testbed.vm.kernel import SEED_VARIABLE
+from testbed.vm.kernel_process import Heard, KernelPlace, Watch, await_last_word, kernel_output, memory_is_full, start
 
 DEFAULT_LIMIT_S = 900.0
 """Wall-clock limit of a boot."""
 
 MEMORY_MB = 4096
-TIME_TRAVEL_START_NS = 1_731_801_600 * 10**9
-"""Every virtual clock begins here (2024-11-17): the date is input, and the same input gives the same nanoseconds."""
-
 _PRIVATE = Path("/dev/shm")
 """In the sandbox: a tmpfs of our own, with the guest's memory, the job and the results bound into it."""
 
@@ -57,53 +47,14 @@ _ROOT, _KERNEL, _COPY = _PRIVATE / "root", _PRIVATE / "linux", _PRIVATE / "copy"
 """The guest's root, its kernel and its copy of the package, of which nothing says where they come from."""
 
 
-@dataclass(frozen=True)
-class _KernelPlace:
-    """Where a guest's kernel runs, and what it begins with."""
+_IN_SANDBOX = KernelPlace(_PRIVATE, _ROOT, _KERNEL, PYTHON, ("-m", "testbed.vm.guest"), {}, in_sandbox=True)
 
-    private: Path
-    """Of the boot alone: the guest's memory, the job and the results."""
-    root: Path
-    kernel: Path
-    program: str
-    """Process 1 ..."""
-    words: tuple[str, ...]
-    """... its arguments ..."""
-    environment: dict[str, str]
-    """... and what it is told beside what every guest is."""
-
-
-_IN_SANDBOX = _KernelPlace(_PRIVATE, _ROOT, _KERNEL, PYTHON, ("-m", "testbed.vm.guest"), {})
-
-_REAL_TIME_NICENESS = -15
-"""A guest in real time has one CPU for everything: whatever else this machine does must wait for it."""
-
-_LONGEST_PHASE_S = 0.01
 _MEMORY_SHARE = 0.95
 """Of this machine's memory for guest, job and results; the half that is usual for a tmpfs ends large guests early."""
 
 _POLL_S = 0.05
-_END_POLL_S = 0.01
 _END_GRACE_S = 1.0
 _STARTED_BY_S = 120.0
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A plan to `train` or `calibrate` in the guest, or to measure the `engine` with."""
-
-    what: Literal["train", "calibrate", "engine"]
-    plan: str
-    """The text of plan.json: all that the guest is told of it."""
-    out: Path | None = None
-    """Results directory on this machine; made when it does not exist."""
-    shaper: str = "netem"
-    quiet: bool = False
-    beside_mininet: bool = False
-    strict: bool = False
-    sizes: tuple[int, ...] = ()
-    shown: tuple[str, ...] = ()
-    """Directories that a job's code may read: the guest sees them, wherever they lie."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +63,6 @@ class Ended:
 
     code: int
     document: dict[str, Any] | None
-
-
-@dataclass(frozen=True)
-class Heard:
-    """A report of the guest, and when the host heard it (seconds since the kernel was started)."""
-
-    wall_s: float
-    report: request.GuestProgress
 
 
 @dataclass(frozen=True)
@@ -220,16 +163,16 @@ def _answer(answer: int, body: Callable[[], dict[str, Any]]) -> int:
 
 def _supervise(
     machine: GuestMachine,
-    place: _KernelPlace,
+    place: KernelPlace,
     job_directory: Path,
     tasks: int,
     limit_s: float,
     hear: Replay | None,
     memory_mb: int,
 ) -> dict[str, Any]:
-    watch = _Watch(job_directory, tasks, hear or _to_stderr)
+    watch = Watch(job_directory, tasks, hear or _to_stderr)
     began = time.monotonic()
-    kernel = _start(machine, place, memory_mb)
+    kernel = start(machine, place, memory_mb)
     try:
         while kernel.poll() is None:
             wall_s = time.monotonic() - began
@@ -239,11 +182,11 @@ def _supervise(
                     f"the guest did not finish within {limit_s:g} s of wall-clock time; {watch.last(wall_s)}"
                 )
             if wall_s > _STARTED_BY_S and not watch.heard:
-                raise RunFailed(f"the guest did not come up within {_STARTED_BY_S:g} s{_kernel_output(place.private)}")
+                raise RunFailed(f"the guest did not come up within {_STARTED_BY_S:g} s{kernel_output(place.private)}")
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
         (job_directory / request.INTERRUPT_FILE).touch()
-        _await_last_word(kernel, watch, began, _END_GRACE_S)
+        await_last_word(kernel, watch, began, _END_GRACE_S)
         raise
     finally:
         kernel.kill()  # its guest's processes end with the sandbox, right after this
@@ -253,7 +196,7 @@ def _supervise(
             hear.close()
     result = job_directory / request.RESULT_FILE
     if not result.is_file():
-        why = f"{_memory_is_full(place.private)}{_kernel_output(place.private)}"
+        why = f"{memory_is_full(place.private)}{kernel_output(place.private)}"
         raise RunFailed(f"the guest's kernel ended before its work did{why}")
     found = json.loads(result.read_text(encoding="utf-8"))
     ended = [
@@ -269,13 +212,6 @@ def _supervise(
         "peak_memory_kb": used.ru_maxrss,
         "cpu_s": used.ru_utime + used.ru_stime,
     }
-
-
-def _memory_is_full(private: Path) -> str:
-    """Says so; a kernel that may not have a page that it touches is ended."""
-    room = os.statvfs(private)
-    whole_gib = room.f_blocks * room.f_frsize / 2**30
-    return f": it has used all of the {whole_gib:.1f} GiB that it may have" if room.f_bavail == 0 else ""
 
 
 # --- as a plain process --------------------------------------------------------------------------
@@ -294,7 +230,7 @@ def _plainly(
     """The same where nobody may make namespaces: the guest's kernel has this user's rights, and its process 1 lays out
     in there what the sandbox would here (plain_root.py)."""
     results = [None if assignment.out is None else str(assignment.out.resolve()) for assignment in assignments]
-    job = _write_job(scratch, machine, assignments, training, results)
+    job = write_job(scratch, machine, assignments, training, results)
     frozen = copy if copy is not None else source.freeze(scratch / "source", guest_path=PACKAGE).parent
     shown = [place for assignment in assignments for place in assignment.shown]
     told = {
@@ -305,7 +241,7 @@ def _plainly(
         plain_root.LOG: str(job / request.GUEST_LOG),
     }
     words = "-m", plain_root.__name__
-    place = _KernelPlace(scratch, Path("/"), machine.kernel, sys.executable, words, told)
+    place = KernelPlace(scratch, Path("/"), machine.kernel, sys.executable, words, told)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return _supervise(machine, place, job, len(assignments), limit_s, hear, memory_mb)
@@ -324,14 +260,6 @@ def _shared_memory() -> Path | None:
     return _PRIVATE if os.access(_PRIVATE, os.W_OK | os.X_OK) else None
 
 
-def _await_last_word(kernel: subprocess.Popen[bytes], watch: _Watch, began: float, grace_s: float) -> None:
-    """Give the guest time to write what it has, not to power off: it does that process by process, for nobody."""
-    until = time.monotonic() + grace_s
-    while kernel.poll() is None and not watch.finished() and time.monotonic() < until:
-        time.sleep(_END_POLL_S)
-        watch.look(time.monotonic() - began)
-
-
 def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], copy: Path | None, training: bool) -> Path:
     """Lay out what the guest sees: everything read-only, a tmpfs with the job, the results directories in it."""
     results = [
@@ -340,7 +268,7 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], copy: Pat
     ]
     ns.make_read_only("/")
     ns.mount("testbed-vm", str(_PRIVATE), "tmpfs", options=f"size={_MEMORY_SHARE:.0%}")
-    job = _write_job(_PRIVATE, machine, assignments, training)
+    job = write_job(_PRIVATE, machine, assignments, training)
     for number, result in enumerate(results):
         if result is not None:
             target = str(_PRIVATE / "out" / str(number))
@@ -359,165 +287,5 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], copy: Pat
     return job
 
 
-def _write_job(
-    private: Path,
-    machine: GuestMachine,
-    assignments: Sequence[Assignment],
-    training: bool,
-    results: Sequence[str | None] = (),
-) -> Path:
-    """All that the guest gets to know, below a directory of the boot's; `results` as in GuestJob."""
-    job, out = private / "job", private / "out"
-    for directory in (job, out, private / "memory", private / "uml"):
-        directory.mkdir()
-    tasks = []
-    for number, assignment in enumerate(assignments):
-        if assignment.out is not None:
-            (out / str(number)).mkdir()
-        # names do not tell where anything came from: in virtual time even a name's length is input
-        (job / f"{number}.plan.json").write_text(assignment.plan, encoding="utf-8")
-        directory_there = None if assignment.out is None else f"{request.GUEST_OUT}/{number}"
-        plan_there = f"{request.JOB_DIRECTORY}/{number}.plan.json"
-        asked = (
-            _shaper(assignment.shaper, job, number),
-            assignment.quiet,
-            assignment.beside_mininet,
-            assignment.strict,
-            assignment.sizes,
-            assignment.shown,
-        )
-        tasks.append(request.GuestTask(assignment.what, plan_there, directory_there, *asked))
-        (job / request.standard_error(number)).touch()
-    (job / request.REPORT_FILE).touch()
-    (job / request.GUEST_LOG).touch()
-    environment = {
-        **_environment(),
-        "HOME": "/run/tmp",
-        "TMPDIR": "/run/tmp",
-        "LANG": "C.UTF-8",
-        "PATH": SEARCH_PATH,
-        MACHINE_VARIABLE: json.dumps(machine.identity()),
-    }
-    # another one for every seed, so that the spread over seeds shows what the ticks of timers cost
-    phase_s = _LONGEST_PHASE_S * random.Random(machine.seed).random() if machine.virtual else 0.0
-    asked_of_all = environment, machine.modules, training, machine.virtual, tuple(results), phase_s
-    (job / request.JOB_FILE).write_text(request.GuestJob(tuple(tasks), *asked_of_all).as_json(), encoding="utf-8")
-    return job
-
-
-def _shaper(name: str, job: Path, number: int) -> str:
-    """The name of a shaper; of FILE.py:NAME with a copy of the file."""
-    reference = in_file(name)
-    if reference is None:
-        return name
-    copy = f"{number}.shaper.py"
-    shutil.copyfile(reference.file, job / copy)
-    return f"{request.JOB_DIRECTORY}/{copy}:{reference.name}"
-
-
 def _document(path: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def _environment() -> dict[str, str]:
-    """What Python must know from its first instruction on: process 1 gets it from the kernel's command line."""
-    return {
-        **WORKER_ENVIRONMENT,
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONMALLOC": "malloc",  # all from one heap, which guest.py has populated: fewer page faults
-        "PYTHONPATH": SOURCE,
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
-
-
-def _start(machine: GuestMachine, place: _KernelPlace, memory_mb: int) -> subprocess.Popen[bytes]:
-    private = place.private
-    environment = {**_environment(), "TESTBED_JOB": str(private / "job"), "TESTBED_OUT": str(private / "out")}
-    environment |= place.environment
-    virtual = ["time-travel=inf-cpu", f"time-travel-start={TIME_TRAVEL_START_NS}"] if machine.virtual else []
-    command = [
-        str(place.kernel),
-        *("root=/dev/root", "rootfstype=hostfs", f"rootflags={place.root}", "ro", f"mem={memory_mb}M", "con=null"),
-        *("con0=null", "quiet", "norandmaps", f"uml_dir={private / 'uml'}/", "panic=-1", f"init={place.program}"),
-        *virtual,
-        *(("seccomp=on",) if machine.seccomp else ()),  # kernels that cannot do it do not know the word
-        *(f"{name}={value}" for name, value in environment.items()),
-        *("--", *place.words),
-    ]
-    try:
-        ns.no_address_randomisation()
-    except OSError as error:
-        raise MachineLacks(
-            f"a guest's memory cannot be at the same addresses in every boot ({in_words(error)}): in a container use "
-            "--security-opt seccomp=unconfined"
-        ) from error
-    own = {"TMPDIR": str(private / "memory"), "PATH": "/usr/bin:/bin", "HOME": "/"}
-    if machine.seed is not None:
-        own[SEED_VARIABLE] = str(machine.seed)
-    with (private / "kernel.log").open("wb") as log:
-        if not machine.virtual and place is _IN_SANDBOX:
-            with suppress(PermissionError):  # a user's guest waits for other work: its links are measured before a run
-                os.nice(_REAL_TIME_NICENESS)
-        cpu = idlest_cpu()
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=own,
-            cwd="/",
-            preexec_fn=lambda: _as_kernel(cpu),
-            process_group=0,  # Ctrl-C is for the supervisor: it tells the guest, which keeps what it has
-        )
-
-
-def _as_kernel(cpu: int) -> None:
-    """In the process that becomes the kernel: it ends with who started it, and its guest's processes with it."""
-    os.sched_setaffinity(0, {cpu})
-    ns.die_with_parent(signal.SIGKILL)
-
-
-def _kernel_output(private: Path) -> str:
-    said = ""
-    for who, path in (("kernel", private / "kernel.log"), ("guest", private / "job" / request.GUEST_LOG)):
-        said += "".join(f"\n  {who} | {line}" for line in path.read_text(errors="replace").splitlines()[-25:])
-    return said
-
-
-class _Watch:
-    """Follows the guest's reports and what its tasks write, through the job directory."""
-
-    def __init__(self, directory: Path, tasks: int, hear: Callable[[str], None]) -> None:
-        self.heard: list[Heard] = []
-        self._hear, self._private = hear, directory.parent
-        self._reports = (directory / request.REPORT_FILE).open("rb")
-        self._errors = [(directory / request.standard_error(n)).open("rb") for n in range(tasks)]
-        self._partial = b""
-
-    def look(self, wall_s: float) -> None:
-        """Take in what is new."""
-        for stream in self._errors:
-            if said := stream.read():
-                self._hear(said.decode(errors="replace"))
-        *lines, self._partial = (self._partial + self._reports.read()).split(b"\n")
-        self.heard += [Heard(wall_s, request.GuestProgress.from_json(line.decode())) for line in lines]
-
-    def finished(self) -> bool:
-        """Whether the guest has done what it had to, and written it: all but powering off."""
-        return any(heard.report.event == request.FINISHED for heard in self.heard)
-
-    def last(self, wall_s: float) -> str:
-        """Where the guest was when it was last heard of."""
-        if not self.heard:
-            return f"nothing was heard of it{_kernel_output(self._private)}"
-        latest = self.heard[-1]
-        ranks = next((heard.report for heard in reversed(self.heard) if heard.report.processes), None)
-        where = "" if latest.report.task is None else f" in task {latest.report.task + 1}"
-        text = (
-            f"it was last heard {wall_s - latest.wall_s:.0f} s ago ({latest.report.event}{where}), when its own clock "
-            f"was at {latest.report.time_s:.3f} s"
-        )
-        if ranks is not None:
-            text += f"; its ranks at {ranks.time_s:.3f} s: {'; '.join(ranks.processes)}"
-        return text

@@ -1,8 +1,8 @@
 """Process 1 of the guest: mounts, imports once, forks a process per task, reports, powers the machine off.
 
-Started by the guest's kernel as `python -m testbed.vm.guest`, with the environment that boot.py puts on the kernel's
-command line. Output and reports are files on the host (a hostfs mount): a console would bring interrupts at times that
-the host chooses.
+Started by the guest's kernel as `python -m testbed.vm.guest`, with the environment that kernel_process.py puts on the
+kernel's command line. Output and reports are files on the host (a hostfs mount): a console would bring interrupts at
+times that the host chooses.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ _TIMER_ABSTIME = 1
 def _populate_heap() -> None:
     """Have the kernel map the heap that the imports will fill in one call: page fault by page fault costs 2 s of CPU.
 
-    boot.py lets Python take all its memory from this heap.
+    kernel_process.py lets Python take all its memory from this heap.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
@@ -248,7 +248,7 @@ def _populate_heap() -> None:
     if libc.madvise(first, end - first, _MADV_POPULATE_WRITE) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"madvise: {os.strerror(code)}")
-    libc.free(block)  # stays with the process: boot.py's MALLOC_TRIM_THRESHOLD_ is larger
+    libc.free(block)  # stays with the process: kernel_process.py's MALLOC_TRIM_THRESHOLD_ is larger
 
 
 def _warm(modules: Sequence[str], reporter: _Reporter, event: str) -> None:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from testbed.files import remove_partial
-from testbed.vm import boot
+from testbed.vm import kernel_process
 from testbed.vm.guest_request import FINISHED, INTERRUPT_FILE, REPORT_FILE, GuestProgress
 
 ONE_TASK = """
@@ -53,8 +53,8 @@ def ended_by(kernel: subprocess.Popen[bytes], job: Path, events: list[str], grac
     """Whether the guest's reports, not the time limit, ended the wait."""
     lines = [GuestProgress(event, 1.0, 0, ()).as_json() + "\n" for event in events]
     (job / REPORT_FILE).write_text("".join(lines))
-    watch = boot._Watch(job, 0, lambda _: None)
-    boot._await_last_word(kernel, watch, time.monotonic(), grace_s)
+    watch = kernel_process.Watch(job, 0, lambda _: None)
+    kernel_process.await_last_word(kernel, watch, time.monotonic(), grace_s)
     return watch.finished()
 
 
