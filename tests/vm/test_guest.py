@@ -232,6 +232,7 @@ def test_the_packaged_kernel_runs_the_same_command(
     assert (tmp_path / "out/actions.parquet").is_file()
 
 
+@pytest.mark.alone
 def test_links_in_real_time(packaged_machine: guest_machine.GuestMachine, tmp_path: Path) -> None:
     """Two pairs of datacenters: a long link, and one with a queue and losses.
 
