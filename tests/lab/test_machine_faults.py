@@ -149,20 +149,20 @@ def test_a_worker_that_is_stopped_for_ever_ends_the_run_at_its_deadline_and_is_n
     assert error.endswith("; rank 1 was stopped by SIGSTOP")
 
 
-HUNGRY = """
+HUNGRY = f"""
 name: hungry
-model: {layers: 4, d_model: 128, heads: 2, sequence: 128}
-parallelism: {pipeline: 2}
+model: {{kind: "{Path(__file__).with_name("hungry_model.py")}:Hungry", layers: 4}}
+parallelism: {{pipeline: 2}}
 microbatches: 16
-microbatch_size: 8
-pacing: {F: 60 ms, I: 60 ms, W: 60 ms}
-message: 1 MB
+microbatch_size: 1
+pacing: {{F: 60 ms, I: 60 ms, W: 60 ms}}
+message: 100 kB
 memory: 16
 iterations: 1
 warmup: 1
 schedules: [gpipe, 1f1b]
 """
-"""GPipe has 16 microbatches in flight, 450 MB; 1F1B has two, 155 MB. Half of that is what workers are made of."""
+"""GPipe has 16 microbatches in flight, which hold 512 MiB on each rank; 1F1B has two at most, 64 MiB."""
 
 
 def groups() -> set[Path]:
@@ -179,11 +179,11 @@ def memory_groups() -> None:
 @pytest.mark.usefixtures("memory_groups")
 def test_a_schedule_that_needs_more_memory_than_a_node_has_ends_and_the_next_one_is_trained(tmp_path: Path) -> None:
     words = command(tmp_path, "--out", "out")
-    (tmp_path / "pair.yaml").write_text(TOPOLOGY.replace("east: {nodes: 1}", "east: {nodes: 1, memory: 260 MiB}"))
+    (tmp_path / "pair.yaml").write_text(TOPOLOGY.replace("east: {nodes: 1}", "east: {nodes: 1, memory: 450 MiB}"))
     (tmp_path / "two.yaml").write_text(HUNGRY)
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode in (ExitCode.OK, ExitCode.UNTRUSTED), done.stderr
-    why = "east/0 needs more than its 260 MiB of memory"
+    why = "east/0 needs more than its 450 MiB of memory"
     assert f"gpipe ended: {why}" in done.stderr
     document = json.loads((tmp_path / "out/comparison.json").read_text())
     assert document["ended"] == {"gpipe": why}
@@ -227,8 +227,7 @@ def test_where_memory_ends_a_worker_ends_first_and_is_named(tmp_path: Path) -> N
     """All of the command is in a group with too little: neither it nor what carries the links is who has to go."""
     with limited_memory(1_100 * 2**20) as group:
         words = command(tmp_path, "--out", "out", before=["sh", "-c", f'echo 0 > {group} && exec "$@"', "sh"])
-        hungry = HUNGRY.replace("sequence: 128", "sequence: 256").replace("microbatch_size: 8", "microbatch_size: 24")
-        (tmp_path / "two.yaml").write_text(hungry.replace("1 MB", "4 MB").replace("60 ms", "400 ms"))
+        (tmp_path / "two.yaml").write_text(HUNGRY)
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == ExitCode.RUN_FAILED, done.stderr
     assert re.search(r"^error: rank [01] was killed by signal 9; it did not ", done.stderr, re.MULTILINE)
