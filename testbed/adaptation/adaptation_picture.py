@@ -72,6 +72,7 @@ def _draw_times(axis: Axes, curves: AdaptationCurves) -> None:
     every = [each for line in curves.times_s.values() for each in line]
     least, most = min(every), max(every)
     axis.set_ylim(least - _ROOM * (most - least) - 0.02 * least, most + 0.02 * most)
+    axis.set_yticks([tick for tick in axis.get_yticks() if 0 <= tick <= axis.get_ylim()[1]])
     axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False, ncols=5, columnspacing=1.2)
 
 

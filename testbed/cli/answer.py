@@ -57,11 +57,23 @@ def print_answer(console: Console, run: Run, directory: Path, *, pages: int) -> 
         console.print(Text(what_is_missing(run), style="bold red"))
     for line in goodput_lines(run.comparison.get("goodput", ())):
         console.print(Text(line))
-    if run.comparison.get("adaptation"):
-        console.print(Text(what_it_brought(run.comparison["adaptation"])))
-    if run.schedules:
-        said = answer(rows, run.comparison.get("ranking_tie", TIE), run.comparison.get("events", ()))
-        console.print(Text(said if run.complete else f"{said}; incomplete", style="bold"))
+    if said := sentence(run):
+        console.print(Text(said, style="bold"))
+
+
+def sentence(run: Run) -> str:
+    """The answer to what was asked of a run; "" where no schedule is finished.
+
+    Of a job that adapted it is what that brought: its schedules had other links, so none is the fastest.
+    """
+    if not run.schedules:
+        return ""
+    document, rows = run.comparison, rows_of(run.comparison)
+    if (adaptation := document.get("adaptation")) and adaptation["iterations"]:
+        said = f"{what_it_brought(adaptation)}; {_trust(rows)}"
+    else:
+        said = answer(rows, document.get("ranking_tie", TIE), document.get("events", ()))
+    return said if run.complete else f"{said}; incomplete"
 
 
 def what_is_missing(run: Run) -> str:
@@ -83,7 +95,7 @@ def answer_tables(document: Mapping[str, Any], rows: Sequence[ScheduleComparison
 
     One table where `width` columns of the screen hold it.
     """
-    fastest = {name_of(row) for row in _fastest_rows(rows)}
+    fastest = set() if document.get("adaptation") else {name_of(row) for row in _fastest_rows(rows)}
     names = [Text(name_of(row), style="bold" if name_of(row) in fastest else "") for row in rows]
     times = show_times(
         [seconds for row in rows for seconds in (row.measured_s, *row.predicted_range_s)],

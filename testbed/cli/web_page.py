@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from testbed.cli.answer import answer, what_is_missing
+from testbed.cli.answer import sentence, what_is_missing
+from testbed.cli.goodput_tables import goodput_lines
 from testbed.files import output
-from testbed.judge.comparison import rows_of
 from testbed.page.report_page import write_page
 from testbed.page.subject import Subject
 from testbed.results.load import Run
-from testbed.thresholds import TIE
 
 
 def write_report(runs: Mapping[Path, Run], html: Path) -> int:
@@ -27,10 +26,7 @@ def write_report(runs: Mapping[Path, Run], html: Path) -> int:
 
 
 def _answer(run: Run) -> str:
-    if not run.schedules:
-        return ""
-    said = answer(rows_of(run.comparison), run.comparison.get("ranking_tie", TIE), run.comparison.get("events", ()))
-    return said if run.complete else f"{said}; incomplete"
+    return "; ".join(filter(None, [*goodput_lines(run.comparison.get("goodput", ())), sentence(run)]))
 
 
 def _names(directories: Sequence[Path]) -> list[str]:

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-_EMPTY = frozenset({"meta", "link"})
+_EMPTY = frozenset({"meta", "link", "img"})
 """Elements of HTML that hold nothing, and have no end."""
 
 

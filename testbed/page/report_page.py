@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TypeVar
 
+from testbed.page.adaptation_section import adaptation
 from testbed.page.causes_section import causes
 from testbed.page.environment_section import environment
 from testbed.page.iterations_section import series_of
@@ -160,7 +161,13 @@ def _sections(subjects: Sequence[Subject]) -> list[Markup]:
     inside = {
         "answer": joined([tag("div", *first, class_="answers"), comparison(subjects), by_run(events)]),
         "timelines": _timeline_frame(subjects),
-        "iterations": joined([tag("p", _CHART, class_="small"), tag("div", id="iterations-chart", class_="chart")]),
+        "iterations": joined(
+            [
+                tag("p", _CHART, class_="small"),
+                tag("div", id="iterations-chart", class_="chart"),
+                by_run(adaptation),
+            ]
+        ),
         "causes": by_run(causes),
         "memory": by_run(memory),
         "links": by_run(links),

@@ -111,7 +111,9 @@ def comparison(subjects: Sequence[Subject]) -> Markup:
 
 
 def _fastest(subject: Subject) -> ScheduleComparison | None:
-    """Where there is something to choose from."""
+    """Where there is something to choose from, on the same links."""
+    if subject.run.comparison.get("adaptation"):
+        return None
     among = [row for row in subject.rows if row.trusted] or list(subject.rows)
     return min(among, key=lambda row: row.measured_s) if len(subject.rows) > 1 and not subject.jobs else None
 

@@ -76,6 +76,17 @@ def test_many_schedules_only_lengthen_the_table() -> None:
 # --- the sentence --------------------------------------------------------------------------------
 
 
+def test_of_a_job_that_adapted_the_answer_is_what_that_brought() -> None:
+    row: dict[str, Any] = {"measured_s": 0.8, "never_predicted_s": 1.0, "oracle_predicted_s": 0.75, "swapped_to": None}
+    row |= {"oracle": "1f1b", "oracle_swaps": False, "swap_took_s": None}
+    found = load_run(DEMO)
+    adapted = replace(found, comparison=found.comparison | {"adaptation": {"iterations": [row, row]}})
+    said = " ".join(" ".join(screen(adapted)).split())
+    assert said.endswith("with 0 swaps; 80% of its gain, swaps paid for; all trusted")
+    assert "2 iterations with 0 swaps: 1.6 s; never adapting (predicted): 2.0 s (-20.0%)" in said
+    assert "fastest" not in said
+
+
 def test_what_is_not_trusted_is_not_the_fastest() -> None:
     *others, fastest = rows()
     said = answer([*others, replace(fastest, trusted=False)], TIE)

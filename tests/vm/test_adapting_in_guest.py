@@ -98,6 +98,17 @@ def test_an_oracle_stands_beside_it(measured: Mapping[str, Measured], rows: list
     assert "oracle (predicted)" in picture.read_text()
 
 
+def test_its_page_says_what_adapting_brought(measured: Mapping[str, Measured], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = run_testbed("report", measured["adapting"].out, "--html", page)
+    assert done.returncode == 0, done.stderr
+    said = page.read_text()
+    assert "8 iterations with " in said
+    assert "never adapting (predicted)" in said
+    assert 'src="data:image/svg+xml;base64,' in said
+    assert "Fastest" not in said, "schedules that had other links are not held against each other"
+
+
 def test_it_swaps_and_that_is_worth_it(measured: Mapping[str, Measured], rows: list[dict[str, Any]]) -> None:
     swapped = [row for row in rows if row["swapped_to"]]
     assert swapped
