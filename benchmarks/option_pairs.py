@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -30,8 +31,7 @@ from harness.options import ROOT
 from harness.record import Claim, Topic
 
 from testbed.cli.options import Enforcement
-from testbed.cli.plan import PlanOptions, complete, enforced, events_of, routed, routing_of
-from testbed.plan.alone import require_several
+from testbed.cli.plan import PlanOptions, enforced, scheduled_and_routed
 from testbed.plan.plan import Clock, Plan
 from testbed.planning import resolve
 from testbed.schedule.registry import FAMILIES
@@ -78,6 +78,14 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "model": ("gpt float32", "gpt float64", "my_model.py"),
     "optimizer": ("adamw", "sgd"),
     "queue": (False, True),
+    "happens": (None, "rate", "delay", "outage", "slower rank"),
+    "varying": (None, "actions", "microbatches", "samples", "factors"),
+    "rounds": ("together", "free"),
+    "traffic": (None, "steady", "changing"),
+    "adapt": (None, "schedules", "microbatches"),
+    "fails": (False, True),
+    "streams": (1, 3),
+    "shaper": ("auto", "relay"),
 }
 
 
@@ -104,6 +112,13 @@ def possible(values: Sequence[Any]) -> bool:
         row.get("network") == "clos" and row.get("cards") == "unequal",
         row.get("model") == "my_model.py" and row.get("tensor", 1) > 1,
         row.get("event") is not None and str(row.get("policy")).startswith(("joint", "interleave")),
+        row.get("traffic") and row.get("enforce") == "ports",
+        row.get("streams", 1) > 1 and row.get("enforce") == "ports",
+        # links of a Clos and of its hosts have no names of their own that an event could have
+        row.get("network") == "clos" and (row.get("happens") in ("rate", "delay", "outage") or row.get("traffic")),
+        row.get("rounds") == "free" and any(row.get(name) for name in ("event", "alone", "happens", "adapt", "fails")),
+        row.get("adapt") and (jobs > 1 or row.get("alone") or row.get("event") or row.get("fails")),
+        row.get("fails") and any((jobs > 1, row.get("event"), row.get("happens"), row.get("traffic"))),
     )
     return not any(refused)
 
@@ -137,6 +152,8 @@ class Drawn:
             "middle": self.draw.uniform(1e5, 4e5),
             "large": self.draw.uniform(1e6, 2e6),
         }[self.row["message"]]
+        self.rates_bps: list[float] = []
+        """Of the links so far."""
 
     def _time(self, seconds: float) -> str:
         """In a unit that chance chooses."""
@@ -147,7 +164,8 @@ class Drawn:
         wire_s = FORWARD_S * 10 ** self.draw.uniform(-1.3, 0.2)
         rate_bps = min(2e9, max(4e6, 8 * self.message_bytes / wire_s)) * apart
         delay_s = 10 ** self.draw.uniform(-3.3, -2)
-        return {"delay": self._time(delay_s / apart), "rate": f"{min(4e9, rate_bps):.0f} bit/s"}
+        self.rates_bps.append(min(4e9, rate_bps))
+        return {"delay": self._time(delay_s / apart), "rate": f"{self.rates_bps[-1]:.0f} bit/s"}
 
     def _link(self, ends: tuple[str, str], name: str | None = None) -> dict[str, Any]:
         link: dict[str, Any] = {"between": list(ends)} | ({"name": name} if name else {})
@@ -223,7 +241,8 @@ class Drawn:
             "recompute": row["recompute"],
             "schedules": self._schedules(),
             "optimizer": {"kind": row["optimizer"]},
-            "iterations": 4 if row["event"] else 2,
+            "iterations": 6 if row["adapt"] else 4 if row["event"] or row["happens"] or row["fails"] else 2,
+            "streams": row["streams"],
             "warmup": 1,
             "seed": draw.randrange(1000),
         }
@@ -264,16 +283,73 @@ class Drawn:
 
     def _pacing(self, pipeline: int) -> dict[str, Any]:
         def times(factor: float = 1.0) -> Any:
-            if self.row["slots"] in ("equal", "no W"):
-                return self._time(factor * FORWARD_S)
-            return [self._time(factor * FORWARD_S * self.draw.uniform(0.5, 1.6)) for _ in range(pipeline)]
+            count = 1 if self.row["slots"] in ("equal", "no W") else pipeline
+            medians = [factor * FORWARD_S * self.draw.uniform(0.5, 1.6) for _ in range(count)]
+            if count == 1:
+                medians = [factor * FORWARD_S]
+            match self.row["varying"]:
+                case "actions" | "microbatches" as each:
+                    wider = self.draw.uniform(1.05, 1.6)
+                    ends = [median * wider for median in medians]
+                    return {
+                        "median": said(medians),
+                        "p95": said(ends),
+                        "each": {"actions": "action"}.get(each, "microbatch"),
+                    }
+                case "samples":
+                    shares = [self.draw.uniform(0.8, 1.3) for _ in range(5)]
+                    return {"median": said(medians), "samples": [self._time(share * medians[0]) for share in shares]}
+                case _:
+                    return said(medians)
+
+        def said(seconds: Sequence[float]) -> Any:
+            texts = [self._time(one) for one in seconds]
+            return texts if len(texts) > 1 else texts[0]
 
         pacing = {"F": times(), "I": times(1.2), "W": "0 s" if self.row["slots"] == "no W" else times(0.8)}
-        return pacing | ({"B": times(1.7)} if self.row["slots"] == "fused B" else {})
+        pacing |= {"B": times(1.7)} if self.row["slots"] == "fused B" else {}
+        if self.row["varying"] == "factors":
+            pacing |= {"factors": [round(self.draw.uniform(0.8, 1.5), 3) for _ in range(pipeline)]}
+        return pacing
 
     def _schedules(self) -> list[str]:
         others = [name for name in OPTIONS["schedule"] if name not in (self.row["schedule"], "search")]
         return [self.row["schedule"], *self.draw.sample(others, self.schedules - 1)]
+
+    def happens(self) -> list[str]:
+        """What becomes of the first link, or of a rank, in an iteration."""
+        link, draw = f"link {self.link()}", self.draw
+        inside = f"at iteration 1 + {draw.randint(0, 80)} ms"
+        match self.row["happens"]:
+            case "rate":
+                return [f"{link} rate {draw.randint(40, 90)} % {inside}"]
+            case "delay":
+                return [f"{link} delay x{draw.uniform(1.2, 3):.2f} {inside}"]
+            case "outage":
+                return [f"{link} down for {draw.randint(3, 40)} ms {inside}"]
+            case "slower rank":
+                named = "job " if self.row["jobs"] > 1 else ""
+                rank = draw.randrange(self.row["pipeline"] * self.row["data"] * self.row["tensor"])
+                return [f"{named}rank {rank} slower x{draw.uniform(1.1, 2):.2f} at iteration 1 to 3"]
+            case _:
+                return []
+
+    def link(self) -> str:
+        """The name of the first one."""
+        first = f"{SITES[0]}--{SITES[1]}"
+        return {"clos": "pod-spine1", "parallel": "south"}.get(self.row["network"], first)
+
+    def traffic(self) -> list[tuple[str, str, str, str]]:
+        """Rows of a file of background traffic: a fifth of the slowest link at most."""
+        if not self.row["traffic"]:
+            return []
+        most_bps = min(300e6, *(0.2 * bps for bps in self.rates_bps))
+        source, target, *_ = self.sites()
+        ends = source, target
+        found = [(*ends, f"{most_bps * self.draw.uniform(0.2, 0.9):.0f} bit/s", "0 s")]
+        if self.row["traffic"] == "changing":
+            found.append((*ends, f"{most_bps * self.draw.uniform(0.2, 0.9):.0f} bit/s", self._time(0.15)))
+        return found
 
 
 def plan_of(cell: Cell, seed: int, schedules: int, out: Path) -> Plan:
@@ -284,24 +360,35 @@ def plan_of(cell: Cell, seed: int, schedules: int, out: Path) -> Plan:
     for place, document in enumerate(documents):
         files.append(out / f"plan-{cell.number:03d}.{f'workload-{place}' if place else 'topology'}.yaml")
         files[-1].write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    made = resolve.with_clock(resolve.load_plan(*files), Clock("virtual"))
+    background = None
+    if rows := drawn.traffic():
+        background = out / f"plan-{cell.number:03d}.traffic.csv"
+        background.write_text("\n".join(map(",".join, [("from", "to", "rate", "at"), *rows])), encoding="utf-8")
+    made = resolve.load_plan(*files, events=drawn.happens(), background=background)
+    made = resolve.with_clock(made, Clock("virtual"))
+    made = replace(made, rounds="free") if row["rounds"] == "free" else made
     made = enforced(made, Enforcement(row["enforce"]) if row["enforce"] else None)
-    link = {"clos": "pod-spine1", "parallel": "south"}.get(row["network"], f"{SITES[0]}--{SITES[1]}")
     job = [f"{made.jobs[-1].name}@2"]
-    words = {"lose": [f"{link}@2"], "arrive": job, "depart": job}
+    words = {"lose": [f"{drawn.link()}@2"], "arrive": job, "depart": job}
     lose, arrive, depart = (texts if event == row["event"] else None for event, texts in words.items())
-    asked = PlanOptions(None, lose=lose, arrive=arrive, depart=depart)
-    events = events_of(made, asked)
-    routing = routing_of([row["policy"]] if row["policy"] else None, None, None, events, alone=row["alone"])
-    if row["alone"]:
-        require_several(made)
-    made = complete(made, None, None, quiet=True, sources=files[1:])
-    return routed(made, routing, quiet=True)[0]
+    asked = PlanOptions(
+        None,
+        policy=[row["policy"]] if row["policy"] else None,
+        lose=lose,
+        arrive=arrive,
+        depart=depart,
+        alone=row["alone"],
+        adapt="ski-rental" if row["adapt"] else None,
+        vary=["microbatches=2,3"] if row["adapt"] == "microbatches" else None,
+        checkpoint="every=2,save=30 ms,restart=200 ms" if row["fails"] else None,
+        failure=[f"rank {drawn.draw.randrange(made.jobs[0].mesh.size)} at 0.3 s"] if row["fails"] else None,
+    )
+    return scheduled_and_routed(made, asked, files[1:], quiet=True, strict=False, to_train=True)[0]
 
 
 def training(cell: Cell, seed: int, schedules: int, out: Path) -> command.GuestTraining:
     """A cell as files and plan, and where its run goes. Raises BadInput."""
-    return command.GuestTraining(plan_of(cell, seed, schedules, out), out / name_of(cell))
+    return command.GuestTraining(plan_of(cell, seed, schedules, out), out / name_of(cell), cell.options["shaper"])
 
 
 def name_of(cell: Cell) -> str:
