@@ -3,8 +3,8 @@
     python benchmarks/option_pairs.py [--plans 150] [--first 0] [--seed 1] [--schedules 3] [--per-boot 12]
         [--recorded] [--out DIR]
 
-A covering array (allpairspy) over the options of topology, workload and command: each pair of values stands in a plan
-together. Numbers (delays, rates, slots, sizes) are drawn by seed, and so is the array: another seed gives other plans.
+A covering array over the options of topology, workload and command: each pair of values that may stand together does
+so in a plan. Numbers (delays, rates, slots, sizes) are drawn by seed, as is the array: another seed gives other plans.
 Where one array has fewer than --plans rows, the next one goes on. A combination that the command line refuses is
 counted with its reason, an error without one is a fault. A row is a fault as well where it is trusted and further than
 0.05 % from its prediction (or from the nearer end of its range), or untrusted though nothing disturbed it, unless it
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
@@ -25,7 +25,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 import yaml
-from allpairspy import AllPairs
 from harness import boots, options, report
 from harness.options import ROOT
 from harness.record import Claim, Topic
@@ -40,6 +39,7 @@ from testbed.vm import command
 TARGET = 0.0005
 FORWARD_S = 0.01
 MOST_RANKS, MOST_NODES = 12, 20
+TRIES = 8
 SITES = ("oslo", "bonn", "rome", "lima", "cairo")
 
 Row = Mapping[str, Any]
@@ -79,7 +79,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "optimizer": ("adamw", "sgd"),
     "queue": (False, True),
     "happens": (None, "rate", "delay", "outage", "slower rank"),
-    "varying": (None, "actions", "microbatches", "samples", "factors"),
+    "varying": (None, "action", "microbatch", "samples", "factors"),
     "rounds": ("together", "free"),
     "traffic": (None, "steady", "changing"),
     "adapt": (None, "schedules", "microbatches"),
@@ -123,12 +123,60 @@ def possible(values: Sequence[Any]) -> bool:
     return not any(refused)
 
 
+Pair = tuple[str, Any, str, Any]
+
+
+def pairs_in(row: Row) -> set[Pair]:
+    """All pairs of values that a row has, however its options are ordered."""
+    return {(*one, *other) for one, other in combinations(sorted(row.items()), 2)}
+
+
 def array(seed: int, number: int) -> list[Row]:
-    """A covering array; options and their values in an order drawn by seed."""
+    """A covering array, drawn by seed: row after row, the one of several that has most pairs that none had before.
+
+    Each begins with such a pair. Pairs that no row was found for are left out: they cannot stand together in one.
+    """
     draw = Random(f"pairs/{seed}/{number}")
-    names = draw.sample(list(OPTIONS), len(OPTIONS))
-    values = [[(name, value) for value in draw.sample(OPTIONS[name], len(OPTIONS[name]))] for name in names]
-    return [dict(row) for row in AllPairs(values, filter_func=possible)]
+    names = sorted(OPTIONS)
+    lacking = {
+        (a, x, b, y)
+        for a, b in combinations(names, 2)
+        for x in OPTIONS[a]
+        for y in OPTIONS[b]
+        if possible([(a, x), (b, y)])
+    }
+    rows = []
+    while lacking:
+        first = draw.choice(sorted(lacking, key=repr))
+        tried = [row for _ in range(TRIES) if (row := _with_pair(first, lacking, draw)) is not None]
+        lacking.discard(first)
+        if tried:
+            best = max(tried, key=lambda row: len(pairs_in(row) & lacking))
+            lacking -= pairs_in(best)
+            rows.append(best)
+    return rows
+
+
+def _with_pair(pair: Pair, lacking: Set[Pair], draw: Random) -> Row | None:
+    """A row with this pair, its other options drawn one by one: whichever value has most of what is lacking with those
+    before it. None where none is possible any more."""
+    row = {pair[0]: pair[1], pair[2]: pair[3]}
+    for name in draw.sample(sorted(OPTIONS), len(OPTIONS)):
+        if name in row:
+            continue
+        values = draw.sample(OPTIONS[name], len(OPTIONS[name]))
+        left = [value for value in values if possible([*row.items(), (name, value)])]
+        if not left:
+            return None
+        row[name] = max(left, key=lambda value: len(pairs_with(row, name, value) & lacking))
+    return row
+
+
+def pairs_with(row: Row, name: str, value: Any) -> set[Pair]:
+    """Those of a value of an option with each one of a row."""
+    return {
+        (name, value, other, there) if name < other else (other, there, name, value) for other, there in row.items()
+    }
 
 
 def cells(seed: int, plans: int, first: int) -> list[Cell]:
@@ -396,9 +444,9 @@ def name_of(cell: Cell) -> str:
     return f"plan-{cell.number:03d}"
 
 
-def pairs(chosen: Sequence[Cell]) -> set[tuple[tuple[str, Any], tuple[str, Any]]]:
+def pairs(chosen: Sequence[Cell]) -> set[Pair]:
     """All pairs of values that these plans have."""
-    return {pair for cell in chosen for pair in combinations(sorted(cell.options.items(), key=lambda one: one[0]), 2)}
+    return {pair for cell in chosen for pair in pairs_in(cell.options)}
 
 
 def claims_of(taken: boots.Taken, chosen: Sequence[Cell]) -> list[Claim]:
