@@ -283,7 +283,7 @@ class Drawn:
             "model": self._model(pipeline),
             "parallelism": {"pipeline": pipeline, "data": data, "tensor": tensor},
             "microbatches": microbatches,
-            "microbatch_size": draw.choice((1, 2)),
+            "microbatch_size": 2 if row["adapt"] == "microbatches" else draw.choice((1, 2)),
             "pacing": self._pacing(pipeline),
             "receives": row["receives"],
             "recompute": row["recompute"],
@@ -427,7 +427,7 @@ def plan_of(cell: Cell, seed: int, schedules: int, out: Path) -> Plan:
         depart=depart,
         alone=row["alone"],
         adapt="ski-rental" if row["adapt"] else None,
-        vary=["microbatches=2,3"] if row["adapt"] == "microbatches" else None,
+        vary=[f"microbatches={2 * made.jobs[0].workload.microbatches}"] if row["adapt"] == "microbatches" else None,
         checkpoint="every=2,save=30 ms,restart=200 ms" if row["fails"] else None,
         failure=[f"rank {drawn.draw.randrange(made.jobs[0].mesh.size)} at 0.3 s"] if row["fails"] else None,
     )
