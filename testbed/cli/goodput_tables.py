@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from testbed.cli.table_layout import Column, Section, fitted
-from testbed.units import show_time
+from testbed.units import show_sizes, show_time
 
 
 def goodput_tables(entries: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
@@ -42,4 +42,15 @@ def goodput_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{entry['label']}: goodput {measured['goodput']:.2%} of {show_time(measured['total_s'])} with {failures}, "
             f"predicted {predicted['goodput']:.2%}"
         )
-    return found
+        found += [_states_line(entry["label"], what, entry.get("states", ())) for what in ("save", "restore")]
+    return [line for line in found if line]
+
+
+def _states_line(label: str, what: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """What went over the fullest direction for states that were saved, or sent again; empty where nothing did."""
+    fullest = max((row for row in rows if row["what"] == what), key=lambda row: row["wire_bytes"], default=None)
+    if fullest is None:
+        return ""
+    sizes = show_sizes([fullest["wire_bytes"], fullest["planned_bytes"]])
+    how = f"saved {fullest['times']} x" if what == "save" else f"sent again {fullest['times']} x"
+    return f"{label}: states {how}, {sizes[0]} over {fullest['direction']}, planned {sizes[1]}"

@@ -1,8 +1,9 @@
 """A plan whose workers fail while a lab trains its job, as the command line has it.
 
 --checkpoint "every=5,save=200 ms,restart=2 s"     iterations between two checkpoints, and what they take
---chaos "mtbf=60 s,seed=3"                         failures by chance
---failure "rank 2 at 3.2 s"                        one failure
+--checkpoint "every=5,to=neighbour,disk=20"        the same over the links into a neighbour's memory; some on disk, too
+--chaos "mtbf=60 s,seed=3,of=nodes"                failures by chance
+--failure "rank 2 at 3.2 s"                        one failure; also of a node, or of a datacenter
 """
 
 from __future__ import annotations
@@ -11,29 +12,34 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from testbed.errors import BadInput
 from testbed.goodput.spans import Span, foretold
+from testbed.goodput.state_times import keeping_of
+from testbed.plan import routes
 from testbed.plan.events import trained, trainings
-from testbed.plan.plan import Case, Plan
+from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.recovery import (
     LATEST_FAILURE_S,
     MOST_FAILURES,
     MOST_SLOT_S,
     Checkpoints,
     Failure,
+    MemoryCheckpoints,
+    Of,
     Recovery,
     drawn_failures,
 )
 from testbed.planning.prediction import parts_of, predict_training
 from testbed.planning.recoverable import require_recoverable
 from testbed.trace.predictions import predicted_times_s
-from testbed.units import TIME, parse
+from testbed.units import SIZE, TIME, parse
 
 CHECKPOINT, CHAOS, FAILURE = "--checkpoint", "--chaos", "--failure"
 _MOST_DIGITS = 9
-_EVERY = {"every": "10", "save": "0", "restart": "2 s"}
+_EVERY = {"every": "10", "save": "0", "restart": "2 s", "to": "disk"}
+_OF_MEMORY = ("disk", "disk-save", "state")
 
 
 class Chaos(NamedTuple):
@@ -42,33 +48,66 @@ class Chaos(NamedTuple):
     mtbf_s: float
     """Mean time between failures of the whole job."""
     seed: int
+    of: Of = "ranks"
 
 
 def read_checkpoints(text: str) -> Checkpoints:
     """What --checkpoint says. Raises BadInput."""
-    given = _EVERY | _options(CHECKPOINT, text, tuple(_EVERY))
-    every = _number(CHECKPOINT, "every", given["every"])
-    if every < 1:
-        raise BadInput.of(CHECKPOINT, "every", given["every"], "1 iteration or more")
-    return Checkpoints(every, *(_time(CHECKPOINT, name, given[name], 0.0, MOST_SLOT_S) for name in ("save", "restart")))
+    given = _EVERY | _options(CHECKPOINT, text, (*_EVERY, *_OF_MEMORY))
+    every = _count(CHECKPOINT, "every", given["every"])
+    save_s, restart_s = (_time(CHECKPOINT, name, given[name], 0.0, MOST_SLOT_S) for name in ("save", "restart"))
+    if given["to"] not in ("disk", "neighbour"):
+        raise BadInput.of(CHECKPOINT, "to", given["to"], "disk, or neighbour")
+    memory = None
+    if given["to"] == "neighbour":
+        memory = _read_memory(given, every)
+    elif beside := next((name for name in _OF_MEMORY if name in given), None):
+        raise BadInput.of(CHECKPOINT, beside, given[beside], "to=neighbour beside it")
+    return Checkpoints(every, save_s, restart_s, memory)
+
+
+def _read_memory(given: dict[str, str], every: int) -> MemoryCheckpoints:
+    disk = _count(CHECKPOINT, "disk", given["disk"]) if "disk" in given else None
+    if disk is None and "disk-save" in given:
+        raise BadInput.of(CHECKPOINT, "disk-save", given["disk-save"], "disk=20 beside it, iterations")
+    if disk is not None and disk % every:
+        raise BadInput.of(CHECKPOINT, "disk", disk, f"a multiple of every={every}: some of these go to disk as well")
+    disk_save_s = _time(CHECKPOINT, "disk-save", given.get("disk-save", "0"), 0.0, MOST_SLOT_S)
+    try:
+        state = round(parse(given["state"], SIZE, "a size")) if "state" in given else None
+    except ValueError as error:
+        raise BadInput.of(CHECKPOINT, "state", given["state"], str(error)) from error
+    return MemoryCheckpoints(disk, disk_save_s, state)
 
 
 def read_chaos(text: str) -> Chaos:
     """What --chaos says. Raises BadInput."""
-    given = _options(CHAOS, text, ("mtbf", "seed"))
+    given = _options(CHAOS, text, ("mtbf", "seed", "of"))
     if "mtbf" not in given:
         raise BadInput.of(CHAOS, "mtbf", text, "mtbf=60 s, the mean time between failures; seed=3 behind a comma")
     mtbf_s = _time(CHAOS, "mtbf", given["mtbf"], 1e-3, LATEST_FAILURE_S)
-    return Chaos(mtbf_s, _number(CHAOS, "seed", given.get("seed", "1")))
+    kinds: tuple[Of, ...] = get_args(Of)
+    of = next((kind for kind in kinds if kind == given.get("of", "ranks")), None)
+    if of is None:
+        raise BadInput.of(CHAOS, "of", given["of"], ", ".join(kinds))
+    return Chaos(mtbf_s, _number(CHAOS, "seed", given.get("seed", "1")), of)
 
 
 def read_failure(text: str) -> Failure:
     """What --failure says. Raises BadInput."""
-    match = re.fullmatch(rf"rank ([0-9]{{1,{_MOST_DIGITS}}}) at (.+)", " ".join(text.split()))
+    match = re.fullmatch(
+        rf"(?:rank ([0-9]{{1,{_MOST_DIGITS}}})|(node|datacenter) (\S+)) at (.+)", " ".join(text.split())
+    )
     if match is None:
-        expected = "rank 2 at 3.2 s, of the job's own time, in which it also saves and restarts"
+        expected = "rank 2, node oslo/1 or datacenter oslo at 3.2 s, of the job's own time: saving and restarts count"
         raise BadInput.of(FAILURE, "option", text, expected)
-    return Failure(int(match[1]), _time(FAILURE, "at", match[2], 0.0, LATEST_FAILURE_S))
+    rank, kind, place, at = match.groups()
+    at_s = _time(FAILURE, "at", at, 0.0, LATEST_FAILURE_S)
+    if rank is not None:
+        return Failure(int(rank), at_s)
+    if ("/" in place) != (kind == "node"):
+        raise BadInput.of(FAILURE, kind, place, "a node such as oslo/1" if kind == "node" else "a datacenter's name")
+    return Failure(None, at_s, place)
 
 
 def _options(option: str, text: str, known: tuple[str, ...]) -> dict[str, str]:
@@ -78,6 +117,12 @@ def _options(option: str, text: str, known: tuple[str, ...]) -> dict[str, str]:
         if not equals or name not in known or name in found:
             raise BadInput.of(option, "option", part, f"{', '.join(known)}, each once at most, as in {known[0]}=...")
         found[name] = value
+    return found
+
+
+def _count(option: str, name: str, text: str) -> int:
+    if (found := _number(option, name, text)) < 1:
+        raise BadInput.of(option, name, text, "1 iteration or more")
     return found
 
 
@@ -114,8 +159,9 @@ def with_recovery(plan: Plan, checkpoint: str | None, failures: Sequence[str], c
     if chaos is None:
         return found
     drawn = read_chaos(chaos)
-    ranks = plan.jobs[0].mesh.size
-    by_chance = islice(drawn_failures(drawn.mtbf_s, LATEST_FAILURE_S, ranks, drawn.seed), MOST_FAILURES)
+    job = plan.jobs[0]
+    failing = drawn_failures(drawn.mtbf_s, LATEST_FAILURE_S, job.mesh.size, drawn.seed, _places(job, drawn.of))
+    by_chance = islice(failing, MOST_FAILURES)
     every = sorted([*named, *by_chance], key=lambda failure: failure.at_s)
     whole = replace(plan, recovery=Recovery(checkpoints, tuple(every[:MOST_FAILURES])))
     ends_s = max(spans_of_case(whole, case)[-1].end_s for case in plan.cases)
@@ -125,10 +171,16 @@ def with_recovery(plan: Plan, checkpoint: str | None, failures: Sequence[str], c
     return replace(plan, recovery=Recovery(checkpoints, came))
 
 
+def _places(job: Job, of: Of) -> list[str]:
+    """What may fail of a job, where that are no ranks."""
+    sites = list(dict.fromkeys(map(routes.datacenter_of, job.nodes)))
+    return {"ranks": [], "nodes": list(job.nodes), "datacenters": sites}[of]
+
+
 def spans_of_case(plan: Plan, case: Case) -> list[Span]:
     """What the job of a plan whose workers fail does with its time, as the model has it."""
     assert plan.recovery is not None
     (predicted,) = parts_of(plan, case, predict_training(plan, case).trace)
     rounds = next(trained(plan, cases, 0) for cases in trainings(plan.cases) if case in cases)
     times_s = predicted_times_s(predicted, rounds)
-    return foretold(times_s.__getitem__, len(rounds), plan.recovery)
+    return foretold(times_s.__getitem__, len(rounds), plan.recovery, keeping_of(plan, case))

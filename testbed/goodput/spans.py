@@ -1,12 +1,14 @@
 """How a training with checkpoints and failures goes, span by span, from what its iterations take.
 
 A session plays what is foretold here: it has workers fail where failures fall, and waits out the slots of saving and
-restarting. So what is measured differs from it only by what iterations really take, and by what does not fit its slot.
+restarting. So what is measured differs from it only by what iterations and states on the links really take, and by what
+does not fit its slot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -21,6 +23,13 @@ class Spending(Enum):
     RESTART = "restart"
 
 
+class KeptIn(Enum):
+    """What a checkpoint is kept in; the beginning is as one on disk. The words are those of comparison.json."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+
+
 class Span(NamedTuple):
     """A stretch of a job's time."""
 
@@ -31,6 +40,14 @@ class Span(NamedTuple):
     end_s: float
     failure: Failure | None = None
     """What ends it before its time."""
+    held: tuple[KeptIn, ...] = ()
+    """Of saving, what the state goes into; of a restart, the one that it comes from."""
+    ahead_s: float = 0.0
+    """Of a restart, and of saving in memory, the slot ahead of what goes over links."""
+    disk_s: float = 0.0
+    """Of saving on disk, the slot of that."""
+    lost: frozenset[int] = frozenset()
+    """Of a restart, the ranks that have lost what they held in memory."""
 
     @property
     def seconds(self) -> float:
@@ -59,37 +76,85 @@ class Shares(NamedTuple):
         return self.kept_s / self.total_s
 
 
-def foretold(iteration_s: Callable[[int], float], iterations: int, recovery: Recovery) -> list[Span]:
+class Keeping(NamedTuple):
+    """Where ranks keep their state, and what it takes beside the slots."""
+
+    ranks_of: Callable[[Failure], frozenset[int]]
+    """The ranks that a failure ends; a failure of none is none."""
+    send_s: float = 0.0
+    """For every rank's state to come to its neighbour."""
+    send_again_s: Callable[[frozenset[int]], float | None] = lambda lost: 0.0
+    """For every state to be on two nodes again where the memory of these ranks is lost; None where some state is on
+    none."""
+
+
+ON_DISK = Keeping(lambda failure: frozenset(() if failure.rank is None else (failure.rank,)))
+"""Where nobody keeps another one's state, and failures are of ranks."""
+
+
+def foretold(
+    iteration_s: Callable[[int], float], iterations: int, recovery: Recovery, keeping: Keeping = ON_DISK
+) -> list[Span]:
     """All spans of a training of so many iterations, each of which takes `iteration_s` of its number.
 
     A failure at the very end of a span comes in the next one. The beginning is a checkpoint that costs nothing; behind
-    the last iteration there is none.
+    the last iteration there is none. A failure while workers restart has the restart begin anew.
     """
-    checkpoints, left = recovery.checkpoints, list(reversed(recovery.failures))
-    spans: list[Span] = []
-    now_s, iteration, saved = 0.0, 0, 0
+    coming = [failure for failure in recovery.failures if keeping.ranks_of(failure)]
+    going = _Going(list(reversed(coming)))
+    checkpoints, memory, iteration = recovery.checkpoints, recovery.checkpoints.memory, 0
+    last = {KeptIn.DISK: 0}
+    """What each checkpoint that is there begins with."""
+    while iteration < iterations:
+        failure = going.spend(Span(Spending.TRAIN, iteration, 0.0, iteration_s(iteration)))
+        if failure is None:
+            iteration += 1
+            if iteration % checkpoints.every or iteration == iterations:
+                continue
+            save = _saving(iteration, recovery, keeping)
+            failure = going.spend(save)
+            if failure is None:
+                last |= dict.fromkeys(save.held, iteration)
+        lost: frozenset[int] = frozenset()
+        while failure is not None:
+            lost |= keeping.ranks_of(failure)
+            again_s = keeping.send_again_s(lost) if KeptIn.MEMORY in last else None
+            if again_s is None:
+                last.pop(KeptIn.MEMORY, None)
+            held_in = KeptIn.DISK if again_s is None else KeptIn.MEMORY
+            iteration = last[held_in]
+            ahead_s = checkpoints.restart_s
+            span = Span(Spending.RESTART, iteration, 0.0, ahead_s + (again_s or 0.0), None, (held_in,), ahead_s)
+            failure = going.spend(span if memory is None else span._replace(lost=lost))
+    return going.spans
 
-    def spend(what: Spending, seconds: float) -> bool:
-        """Whether it comes to its end."""
-        nonlocal now_s
+
+def _saving(iteration: int, recovery: Recovery, keeping: Keeping) -> Span:
+    """The next checkpoint, ahead of an iteration, from 0 on."""
+    slot_s, memory = recovery.checkpoints.save_s, recovery.checkpoints.memory
+    if memory is None:
+        return Span(Spending.SAVE, iteration, 0.0, slot_s, None, (KeptIn.DISK,), 0.0, slot_s)
+    disk = memory.disk_every is not None and iteration % memory.disk_every == 0
+    disk_s, held = (memory.disk_save_s, (KeptIn.MEMORY, KeptIn.DISK)) if disk else (0.0, (KeptIn.MEMORY,))
+    return Span(Spending.SAVE, iteration, 0.0, slot_s + keeping.send_s + disk_s, None, held, slot_s, disk_s)
+
+
+@dataclass
+class _Going:
+    """How far a training has come."""
+
+    left: list[Failure]
+    """Failures to come, the next one last."""
+    spans: list[Span] = field(default_factory=list)
+
+    def spend(self, span: Span) -> Failure | None:
+        """Go through a span, which has its length; returns what ends it before its time."""
+        now_s = self.spans[-1].end_s if self.spans else 0.0
+        seconds, left = span.seconds, self.left
         failure = left.pop() if left and left[-1].at_s < now_s + seconds else None
         end_s = now_s + seconds if failure is None else max(now_s, failure.at_s)
-        spans.append(Span(what, iteration, now_s, end_s, failure))
-        now_s = end_s
-        return failure is None
-
-    while iteration < iterations:
-        going = spend(Spending.TRAIN, iteration_s(iteration))
-        if going:
-            iteration += 1
-            if iteration % checkpoints.every == 0 and iteration < iterations:
-                going = spend(Spending.SAVE, checkpoints.save_s)
-                saved = iteration if going else saved
-        if not going:
-            iteration = saved
-            while not spend(Spending.RESTART, checkpoints.restart_s):
-                pass
-    return spans
+        self.spans.append(span._replace(begin_s=now_s, end_s=end_s, failure=failure))
+        return failure
 
 
 def shares_of(spans: Sequence[Span]) -> Shares:

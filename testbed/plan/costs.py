@@ -22,6 +22,7 @@ from testbed.plan.microbatches import cuts_of, job_in, memory_in
 from testbed.plan.network_state import link_costs
 from testbed.plan.plan import Case, Job, JobSchedule, Plan, Profile
 from testbed.plan.rank_routes import RankRoutes
+from testbed.plan.state_exchange import state_bytes
 from testbed.plan.tensor_exchanges import TensorExchange, of_actions
 from testbed.plugins import Unusable
 from testbed.schedule.registry import family_of
@@ -113,7 +114,12 @@ def largest_burst_bytes(plan: Plan) -> int:
 
     Each message out belongs to a microbatch in flight on the rank that sends it (F) or takes it (G).
     """
-    return max([1, *(_burst_bytes(job, chosen) for case in _cases(plan) for job, chosen in case)])
+    sent = [_burst_bytes(job, chosen) for case in _cases(plan) for job, chosen in case]
+    if plan.recovery is not None and plan.recovery.checkpoints.memory is not None:
+        (job,), memory = plan.jobs, plan.recovery.checkpoints.memory
+        # a rank whose memory is lost gets two states, and of two ranks both from the other one
+        sent += [2 * size for case in plan.cases for size in state_bytes(job, case, memory)]
+    return max([1, *sent])
 
 
 def _cases(plan: Plan) -> list[list[tuple[Job, JobSchedule]]]:
@@ -163,10 +169,10 @@ def _problem(
     again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
     taken = RankRoutes(plan, case)
     members = [mesh.pipeline(*of) for of in product(range(mesh.dp), range(mesh.tp))]
-    pipelines = tuple(_pipeline_routes(plan, taken, ranks, cards=mesh.tp > 1) for ranks in members)
+    pipelines = tuple(pipeline_routes(plan, taken, ranks, cards=mesh.tp > 1) for ranks in members)
     exchanged = [_collectives(plan, taken, job, rank, chunks) for rank in stages] if mesh.dp > 1 else []
     payload = workload.message_bytes()
-    parts = _parts_on_wire(plan, job, payload)
+    parts = parts_on_wire(plan, job, payload)
     return Problem(
         n_microbatches=workload.microbatches,
         stage_to_rank=stages,
@@ -300,14 +306,14 @@ def _stages_per_rank(job: Job, stages: tuple[int, ...]) -> int:
     return counts[0]
 
 
-def _parts_on_wire(plan: Plan, job: Job, payload_bytes: int) -> tuple[float, ...]:
+def parts_on_wire(plan: Plan, job: Job, payload_bytes: int) -> tuple[float, ...]:
     """Wire bytes, with what gloo adds, of the parts in which a job's streams carry a message."""
     workload, gloo_bytes = job.workload, plan.host_costs.gloo_bytes
     parts = part_bytes(payload_bytes, workload.model.element_bytes, workload.streams)
     return tuple(float(wire_bytes(part) + gloo_bytes) for part in parts)
 
 
-def _pipeline_routes(plan: Plan, taken: RankRoutes, ranks: Sequence[int], *, cards: bool) -> PipelineRoutes:
+def pipeline_routes(plan: Plan, taken: RankRoutes, ranks: Sequence[int], *, cards: bool) -> PipelineRoutes:
     """How the messages between the ranks of one pipeline travel; with `cards`, tensor ranks' over theirs as well."""
     pairs = list(product(range(len(ranks)), repeat=2))
     found = {(a, b): route for a, b in pairs if (route := taken(ranks[a], ranks[b]))}
@@ -334,7 +340,7 @@ def _collectives(plan: Plan, taken: RankRoutes, job: Job, rank: int, chunks: int
 
     def of(steps: tuple[CollectiveMessage, ...], kind: str) -> Collective:
         payload = {cells: float(cells * cell) for cells in {step.n_cells for step in steps}}
-        parts = {cells: _parts_on_wire(plan, job, cells * cell) for cells in payload}
+        parts = {cells: parts_on_wire(plan, job, cells * cell) for cells in payload}
         wire = {cells: sum(each) for cells, each in parts.items()}
         several = parts if job.workload.streams > 1 else {}
         return Collective(side_by_side(steps, tensor), wire, found, payload, kind, several)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import ConfigDict, with_config
 
@@ -13,16 +14,34 @@ MOST_FAILURES = 1000
 LATEST_FAILURE_S = 1e6
 MOST_SLOT_S = 3600.0
 """For saving, and for a restart."""
+MOST_STATE_BYTES = 2**30
+"""Of a rank."""
 
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Failure:
-    """A worker ends without a word, as when its machine does."""
+    """Workers end without a word, at one instant, and what their nodes held in memory is gone."""
 
-    rank: int
+    rank: int | None
+    """None where it is not one rank by itself."""
     at_s: float
     """Of the job's own time: training, saving and restarting count, and what the testbed does in between does not."""
+    place: str = ""
+    """A node, or a datacenter with all of its nodes; empty where it is a rank."""
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class MemoryCheckpoints:
+    """Every rank's state is kept in its own memory, and goes over the links into that of a neighbour."""
+
+    disk_every: int | None = None
+    """Iterations between two checkpoints that are on disk as well, as many as some of memory; None: there is none."""
+    disk_save_s: float = 0.0
+    """For so much longer the job stands still for one of these."""
+    state_bytes: int | None = None
+    """Of what a rank sends, padding included; None: what its state really has."""
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -31,16 +50,18 @@ class Checkpoints:
     """What a job keeps of its state, and how it goes on from there.
 
     What saving and restarting take are slots, as those of actions are: the real work is done, and the rest of the slot
-    is waited for. So a laptop's memory can stand for a file system far away.
+    is waited for. So a laptop's memory can stand for a file system far away. What goes over links takes what these do.
     """
 
     every: int
     """Iterations between one and the next."""
     save_s: float
-    """For so long the job stands still while every rank saves its state."""
+    """For so long the job stands still while every rank saves its state; before it is sent, where it is."""
     restart_s: float
     """From a failure until the iteration behind the last checkpoint begins: to notice, to start workers, to connect, to
-    load."""
+    load; until lost states are sent again, where they are."""
+    memory: MemoryCheckpoints | None = None
+    """None where checkpoints are on disk alone."""
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -53,9 +74,18 @@ class Recovery:
     """In order of time; those that come when the training is over do not count."""
 
 
-def drawn_failures(mtbf_s: float, until_s: float, ranks: int, seed: int) -> Iterator[Failure]:
+Of = Literal["ranks", "nodes", "datacenters"]
+"""What fails by chance."""
+
+
+def drawn_failures(
+    mtbf_s: float, until_s: float, ranks: int, seed: int, places: Sequence[str] = ()
+) -> Iterator[Failure]:
     """Independent failures of a job until some moment, `mtbf_s` seconds apart on average (exponential), each of any
-    rank."""
+    rank; of any of these places where there are some."""
     draw, at_s = random.Random(seed), 0.0
     while (at_s := at_s + draw.expovariate(1 / mtbf_s)) < until_s:
-        yield Failure(draw.randrange(ranks), at_s)
+        if places:
+            yield Failure(None, at_s, places[draw.randrange(len(places))])
+        else:
+            yield Failure(draw.randrange(ranks), at_s)

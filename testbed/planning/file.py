@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -57,6 +58,8 @@ def to_json(plan: Plan) -> str:
     for name in ("elephants_from", "recovery", "background"):
         if written[name] in (None, []):
             del written[name]
+    if plan.recovery is not None:
+        _leave_out_unused(written["recovery"])
     if plan.rounds == "together":
         del written["rounds"]
     for flow in written.get("background", ()):
@@ -73,6 +76,15 @@ def to_json(plan: Plan) -> str:
             if chosen["microbatches"] is None:
                 del chosen["microbatches"]
     return json.dumps(written, indent=1, allow_nan=False) + "\n"
+
+
+def _leave_out_unused(recovery: dict[str, Any]) -> None:
+    """What only checkpoints in memory and failures of places have."""
+    if recovery["checkpoints"]["memory"] is None:
+        del recovery["checkpoints"]["memory"]
+    for failure in recovery["failures"]:
+        if not failure["place"]:
+            del failure["place"]
 
 
 def from_json(text: str | bytes, source: str) -> Plan:

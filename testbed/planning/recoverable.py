@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from testbed.errors import require
+from testbed.errors import listed, require
+from testbed.plan import routes
 from testbed.plan.plan import Plan
-from testbed.plan.recovery import LATEST_FAILURE_S, MOST_FAILURES, MOST_SLOT_S
+from testbed.plan.recovery import (
+    LATEST_FAILURE_S,
+    MOST_FAILURES,
+    MOST_SLOT_S,
+    MOST_STATE_BYTES,
+    Failure,
+    MemoryCheckpoints,
+)
+from testbed.plan.state_exchange import failed_ranks, needed_bytes
 
 
 def require_recoverable(plan: Plan, source: str, field: str) -> None:
@@ -25,6 +34,30 @@ def require_recoverable(plan: Plan, source: str, field: str) -> None:
     require(len(failures) <= MOST_FAILURES, source, field, len(failures), f"at most {MOST_FAILURES} failures")
     times_s = [failure.at_s for failure in failures]
     require(times_s == sorted(times_s), source, field, times_s, "failures in order of time")
+    if checkpoints.memory is not None:
+        _require_memory(plan, checkpoints.memory, checkpoints.every, source, field)
     for failure in failures:
+        _require_failure(plan, failure, source, field)
+
+
+def _require_memory(plan: Plan, memory: MemoryCheckpoints, every: int, source: str, field: str) -> None:
+    job, disk, asked = plan.jobs[0], memory.disk_every, memory.state_bytes
+    require(job.mesh.size > 1, source, field, "one rank", "two or more: one keeps another's state")
+    fits = disk is None or (disk >= 1 and disk % every == 0)
+    require(fits, source, field, disk, f"a multiple of {every} iterations on disk")
+    require(0 <= memory.disk_save_s <= MOST_SLOT_S, source, field, memory.disk_save_s, f"0 to {MOST_SLOT_S:g} s")
+    if asked is not None:
+        needed = max(max(needed_bytes(job, case)) for case in plan.cases)
+        fits, expected = needed <= asked <= MOST_STATE_BYTES, f"{needed} to {MOST_STATE_BYTES} bytes: a rank's state"
+        require(fits, source, field, asked, expected)
+
+
+def _require_failure(plan: Plan, failure: Failure, source: str, field: str) -> None:
+    job, place = plan.jobs[0], failure.place
+    require(0 <= failure.at_s <= LATEST_FAILURE_S, source, field, failure.at_s, f"0 to {LATEST_FAILURE_S:g} s")
+    if failure.rank is not None:
+        require(not place, source, field, place, "a rank or a place, not both")
         require(0 <= failure.rank < job.mesh.size, source, field, failure.rank, f"a rank below {job.mesh.size}")
-        require(0 <= failure.at_s <= LATEST_FAILURE_S, source, field, failure.at_s, f"0 to {LATEST_FAILURE_S:g} s")
+    else:
+        known = listed([*job.nodes, *dict.fromkeys(map(routes.datacenter_of, job.nodes))])
+        require(bool(failed_ranks(job, failure)), source, field, place, f"where the job has ranks: {known}")

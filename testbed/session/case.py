@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from testbed.errors import RunFailed
 from testbed.goodput.spans import Span, foretold
+from testbed.goodput.state_times import keeping_of
 from testbed.judge import fidelity, iterations, parameter_checks
 from testbed.lab import host_settings
 from testbed.model.host_prediction import HostPrediction, predict_jobs_on_host
@@ -37,6 +38,7 @@ from testbed.session.event_player import EventPlayer, PlayedEvent
 from testbed.session.free_loop import FreeIterations
 from testbed.session.loop import Resumed, start_margin_s
 from testbed.session.message_costs import MessageCosts
+from testbed.session.neighbour_memory import NeighbourMemory, StateExchange
 from testbed.session.recovering_rounds import RecoveringJob, RecoveringRounds
 from testbed.session.rounds import Round, WitnessedIterations, WitnessedRounds, task_of, timed_schedule
 from testbed.session.running import Running
@@ -144,6 +146,8 @@ class TrainedCase:
     """What became of links, known when the whole training is over."""
     spans: Sequence[Span] = ()
     """What the only job did with its time, where its workers may fail."""
+    exchanged: Sequence[StateExchange] = ()
+    """What its ranks sent each other of their states."""
     swap: Swap | None = None
     """What it took to go on with it from the case before; None of one that begins."""
 
@@ -361,12 +365,15 @@ class _UnderWay:
                     break
             played = player.end() if player is not None and index + 1 == len(parts) else []
             iterations = {job.number: len(parts[index].phase.rounds) for job in part.jobs}
-            counted = running.network.end(self.plan, part.case, iterations)
+            states = going.states if isinstance(going, RecoveringRounds) else ()
+            counted = running.network.end(self.plan, part.case, iterations, states)
             results.add_links(part.case.label, counted.links)
             compares = part.training.by_chance.isdisjoint(part.compared)
-            spans = going.spans if isinstance(going, RecoveringRounds) else ()
             collected = parts[index].phase, deadline, part.jobs, counted.evidence, compares
-            done.append(TrainedCase(part.case, *collected, spans=spans, swap=swap))
+            ended_part = TrainedCase(part.case, *collected, swap=swap)
+            if isinstance(going, RecoveringRounds):
+                ended_part.spans, ended_part.exchanged = going.spans, going.exchanged
+            done.append(ended_part)
         for ended_case in done:
             ended_case.events = [one for one in played if one.iteration in ended_case.phase.rounds]
             results.add_link_events(ended_case.case.label, [one._asdict() for one in ended_case.events])
@@ -403,10 +410,14 @@ class _UnderWay:
             return self._witnessed(deadline, announce, None)
         ((job,),) = (part.jobs for part in self.parts)
         assert running.workers is not None  # where they cannot be replaced, such a plan is refused
-        times_s = predicted_times_s(job.predicted, job.rounds)
-        spans = foretold(times_s.__getitem__, len(job.rounds), recovery)
+        times_s, case = predicted_times_s(job.predicted, job.rounds), self.parts[0].case
+        keeping, memory = keeping_of(self.plan, case), None
+        spans = foretold(times_s.__getitem__, len(job.rounds), recovery, keeping)
         begin = partial(self._resumed, deadline)
-        return RecoveringRounds(RecoveringJob(spans, begin, running.loop, running.workers, running.network, deadline))
+        if recovery.checkpoints.memory is not None:
+            memory = NeighbourMemory(self.plan, case, keeping, running.loop, running.workers, running.network)
+        shared = running.loop, running.workers, running.network, deadline, memory
+        return RecoveringRounds(RecoveringJob(spans, keeping.ranks_of, begin, *shared))
 
     def _resumed(
         self, deadline: Deadline, resumed: Resumed | None, announce: Callable[[int, float], None]

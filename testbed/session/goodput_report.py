@@ -7,6 +7,7 @@ from typing import Any
 
 from testbed.goodput.recovering_plan import spans_of_case
 from testbed.goodput.spans import Span, shares_of
+from testbed.plan.network_state import network_at
 from testbed.plan.plan import Plan
 from testbed.session.case import TrainedCase
 
@@ -24,7 +25,24 @@ def goodput_entry(plan: Plan, done: TrainedCase) -> dict[str, Any]:
         "predicted": _shares(expected),
         "measured": _shares(measured),
         "spans": [_written(span) for span in measured],
-    }
+    } | ({"states": _states(plan, done)} if done.exchanged else {})
+
+
+def _states(plan: Plan, done: TrainedCase) -> list[dict[str, Any]]:
+    """Per direction and card that states have crossed, bytes of all exchanges that came to their end."""
+    labels = [direction.label for direction in network_at(plan, done.case).everything]
+    found = []
+    for what in ("save", "restore"):
+        of_kind = [one for one in done.exchanged if one.what == what]
+        for index, label in enumerate(labels):
+            planned = sum(one.planned_bytes[index] for one in of_kind)
+            counted = (
+                sum(one.counted_bytes[index] for one in of_kind) if all(o.counted_bytes for o in of_kind) else None
+            )
+            if planned or counted:
+                row = {"what": what, "direction": label, "planned_bytes": planned, "wire_bytes": counted}
+                found.append(row | {"times": len(of_kind)})
+    return found
 
 
 def _mtbf_s(spans: Sequence[Span]) -> float | None:
@@ -38,7 +56,11 @@ def _shares(spans: Sequence[Span]) -> dict[str, float]:
 
 
 def _written(span: Span) -> dict[str, Any]:
-    failed = None if span.failure is None else span.failure.rank
-    return {"what": span.what.value, "iteration": span.iteration, "begin_s": span.begin_s, "end_s": span.end_s} | (
-        {} if failed is None else {"failed_rank": failed}
-    )
+    found: dict[str, Any] = {"what": span.what.value, "iteration": span.iteration}
+    found |= {"begin_s": span.begin_s, "end_s": span.end_s}
+    if span.held:
+        found["held"] = [held.value for held in span.held]
+    if span.failure is not None:
+        failure = span.failure
+        found |= {"failed_rank": failure.rank} if failure.rank is not None else {"failed_place": failure.place}
+    return found

@@ -19,7 +19,6 @@ from testbed.errors import RunFailed
 from testbed.grouping import grouped
 from testbed.plan.moved_weights import require_movable
 from testbed.plan.plan import Case, Plan
-from testbed.plan.recovery import Failure
 from testbed.plan.traffic import notices_round_trip_s, notices_s
 from testbed.session.deadlines import Deadline
 from testbed.session.timers import TimedAction, Timers
@@ -186,8 +185,8 @@ class Resumed(NamedTuple):
 
     round: int
     """The next one."""
-    directory: str | None
-    """Of SaveState; None: from the beginning."""
+    saved: str | int | None
+    """Directory of SaveState, or version of a state in memory; None: from the beginning."""
 
 
 class Rounds:
@@ -214,8 +213,8 @@ class Rounds:
         self._schedules = [task.begins_with for task in tasks]
         self._resumed = resumed
         self._next = 0 if resumed is None else resumed.round
-        self.fails: Failure | None = None
-        """A worker that is to fail in the next round, so long after its beginning."""
+        self.fails: FailAt | None = None
+        """Workers that are to fail in the next round, so long after its beginning."""
 
     def __iter__(self) -> Rounds:
         return self
@@ -228,7 +227,7 @@ class Rounds:
         goes_on = self._resumed is not None and number == self._resumed.round
         new = {job: task for job, task in tasks.items() if task.joins == number or goes_on}
         if new:
-            saved = self._resumed.directory if self._resumed is not None and goes_on else None
+            saved = self._resumed.saved if self._resumed is not None and goes_on else None
             prepare = {
                 job: Prepare(replace(task, begins_with=self._schedules[job]), saved) for job, task in new.items()
             }
@@ -242,7 +241,7 @@ class Rounds:
         start_s = time.monotonic_ns() * 1e-9 + self._margin_s + reach_s
         self._announce(number, start_s)
         what = f"finish iteration {number} of {names}"
-        fails = None if self.fails is None else FailAt(self.fails.rank, start_s + self.fails.at_s)
+        fails = None if self.fails is None else replace(self.fails, at_s=start_s + self.fails.at_s)
         self.fails = None
         for job, task in tasks.items():
             self._loop.tell(job, Go(number - task.joins, start_s + task.start_s, fails), what)

@@ -13,6 +13,7 @@ from testbed.lab.shaping import LinkCounters
 from testbed.plan.background import route_of
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Plan
+from testbed.plan.state_exchange import StateTraffic
 from testbed.plan.traffic import PlannedTraffic, planned_traffic
 from testbed.planning.training_prediction import link_events_of
 
@@ -33,17 +34,20 @@ class NetworkAccounts(Protocol):
     def begin(self) -> None:
         """A case begins."""
 
-    def mark(self) -> None:
-        """What is counted until now is the case's."""
+    def mark(self) -> Mark:
+        """What is counted until now, to go back to."""
 
-    def leave_out(self) -> None:
-        """What was counted since the last mark is not; as `mark` from here on."""
+    def leave_out(self, since: Mark) -> Mark:
+        """What was counted since a mark is not the case's; returns the one to go back to from here on."""
 
     def carried(self) -> Sequence[float]:
         """Wire bytes of every direction since `begin`; () where nothing counts what links carry."""
 
-    def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
-        """It is over, after so many iterations of each job at work, by its number."""
+    def end(
+        self, plan: Plan, case: Case, iterations: Mapping[int, int], beside: Sequence[StateTraffic] = ()
+    ) -> CountedNetwork:
+        """It is over, after so many iterations of each job at work, by its number; `beside` is what states brought that
+        ranks sent each other, per direction."""
 
 
 class _LabCounts(NamedTuple):
@@ -58,41 +62,54 @@ class _LabCounts(NamedTuple):
         return _LabCounts(links, {name: count - earlier.tcp.get(name, 0) for name, count in self.tcp.items()})
 
 
+class Mark(NamedTuple):
+    """Of a case, what is counted until some moment."""
+
+    counts: _LabCounts
+    left_out: int
+    """How many parts of it are left out."""
+
+
 class LabAccounts:
     """Those of a lab."""
 
     def __init__(self, lab: Lab, background: BackgroundSenders | None = None) -> None:
         """What `background` has sent by the end of a case counts as planned."""
         self._lab, self._background = lab, background
-        self._before = self._marked = _LabCounts((), {})
+        self._before = _LabCounts((), {})
         self._left_out: list[_LabCounts] = []
 
     def begin(self) -> None:
         """See NetworkAccounts."""
-        self._before = self._marked = self._counts(reset_peaks=True)
+        self._before = self._counts(reset_peaks=True)
         self._left_out = []
 
-    def mark(self) -> None:
+    def mark(self) -> Mark:
         """See NetworkAccounts."""
-        self._marked = self._counts()
+        return Mark(self._counts(), len(self._left_out))
 
-    def leave_out(self) -> None:
+    def leave_out(self, since: Mark) -> Mark:
         """See NetworkAccounts."""
         now = self._counts()
-        self._left_out.append(now.since(self._marked))
-        self._marked = now
+        self._left_out = [*self._left_out[: since.left_out], now.since(since.counts)]
+        return Mark(now, len(self._left_out))
 
     def carried(self) -> Sequence[float]:
         """See NetworkAccounts."""
         return [link.wire_bytes for link in self._counts().since(self._before).links]
 
-    def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
+    def end(
+        self, plan: Plan, case: Case, iterations: Mapping[int, int], beside: Sequence[StateTraffic] = ()
+    ) -> CountedNetwork:
         """See NetworkAccounts."""
         counted = self._counts().since(self._before)
         for part in self._left_out:
             counted = counted.since(part)
         links = counted.links
         planned = _of_all(plan, case, iterations)
+        for index, more in enumerate(beside):
+            was = planned[index]
+            planned[index] = PlannedTraffic(was.wire_bytes + more.wire_bytes, was.messages + more.messages)
         if self._background is not None:
             network = network_at(plan, case)
             for flow, size in zip(plan.background, self._background.sent_bytes(), strict=True):

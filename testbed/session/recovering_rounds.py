@@ -1,7 +1,8 @@
 """Rounds of a job whose workers fail as its plan says, and which goes on from what it has saved, with new workers.
 
 A failed worker is really gone: the kernel ends its process inside an iteration, the others lose their connections, and
-all of them are started anew in the containers that are there, connect, and load what was saved.
+all of them are started anew in the containers that are there, connect, and load what was saved: on disk, or in each
+other's memory (neighbour_memory.py).
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from testbed.errors import RunFailed
-from testbed.goodput.spans import Span, Spending
+from testbed.goodput.spans import KeptIn, Span, Spending
 from testbed.lab.confinement import let_workers_write
 from testbed.plan.recovery import Failure
+from testbed.plan.state_exchange import StateTraffic
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop, Resumed
+from testbed.session.neighbour_memory import NeighbourMemory, StateExchange
+from testbed.session.network_accounts import Mark
 from testbed.session.rounds import Round, WitnessedRounds
 from testbed.session.standing_lab import StandingLab
 from testbed.train.protocol import FailAt, SaveState, WorldSpec
@@ -32,8 +37,11 @@ class ReplacedWorkers(Protocol):
     def directory(self) -> Path:
         """That all of them see."""
 
-    def await_failure(self, rank: int) -> None:
-        """Return when a worker has failed as it was to. Raises RunFailed when it does not, or another one did."""
+    def await_failure(self, ranks: Collection[int]) -> None:
+        """Return when these have failed as they were to. Raises RunFailed when they do not, or another one did."""
+
+    def remember(self, files: Sequence[int]) -> None:
+        """Have the launcher hand these descriptors over, one to each rank, when they are told Remember."""
 
     def replace(self) -> None:
         """End those that are left, and have new ones connect in their places. Raises RunFailed."""
@@ -56,9 +64,13 @@ class LabWorkers:
         """See ReplacedWorkers."""
         return self._standing.scratch
 
-    def await_failure(self, rank: int) -> None:
+    def await_failure(self, ranks: Collection[int]) -> None:
         """See ReplacedWorkers."""
-        self._standing.launchers[0].await_failure(rank)
+        self._standing.launchers[0].await_failure(ranks)
+
+    def remember(self, files: Sequence[int]) -> None:
+        """See ReplacedWorkers."""
+        self._standing.launchers[0].memories = files
 
     def replace(self) -> None:
         """See ReplacedWorkers."""
@@ -74,11 +86,11 @@ class LabWorkers:
 class SegmentAccounts(Protocol):
     """Counts of a network of which a part may be left out."""
 
-    def mark(self) -> None:
-        """What is counted until now stays."""
+    def mark(self) -> Mark:
+        """See NetworkAccounts."""
 
-    def leave_out(self) -> None:
-        """What was counted since the last mark does not count; go on from here."""
+    def leave_out(self, since: Mark) -> Mark:
+        """See NetworkAccounts."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +98,17 @@ class RecoveringJob:
     """What its rounds need."""
 
     foretold: Sequence[Span]
+    ranks_of: Callable[[Failure], frozenset[int]]
+    """That a failure ends."""
     begin: Callable[[Resumed | None, Callable[[int, float], None]], WitnessedRounds]
     """Rounds from the first one or from where training is resumed; what is told of every round that begins."""
     loop: Loop
     workers: ReplacedWorkers
     network: SegmentAccounts
     deadline: Deadline
-    """Of saving, for one."""
+    """Of saving on disk, for one."""
+    memory: NeighbourMemory | None
+    """None where checkpoints are on disk alone."""
 
 
 class _Begun(NamedTuple):
@@ -102,105 +118,163 @@ class _Begun(NamedTuple):
     start_s: float
 
 
+class _Checkpoint(NamedTuple):
+    """A checkpoint."""
+
+    resumed: Resumed
+    counts: Mark
+    """Of the network, when it was whole."""
+    saves: int
+    """Into memory until then, of those that the finished training has."""
+
+
 class RecoveringRounds:
     """Yields the rounds of the training as it is when it is finished, once nothing can be lost of them any more.
 
-    `spans` then has what really happened, in seconds of the job's own time. Iterating over it raises RunFailed, also
-    for a failure that was not planned.
+    `spans` then has what really happened, in seconds of the job's own time, and `saves` how many checkpoints of the
+    finished training went into memory. Iterating over it raises RunFailed, also for a failure that was not planned.
     """
 
     def __init__(self, job: RecoveringJob) -> None:
         self.spans: list[Span] = []
+        self.saves = 0
+        self.memory = job.memory
         self._job, self._directory = job, job.workers.directory
         self._begun = _Begun(-1, 0.0)
-        self._saved = Resumed(0, None)
         self._failed_at_s = 0.0
         """Instant of the monotonic clock, of the last failure."""
+        self._last: dict[KeptIn, _Checkpoint] = {}
+        """Checkpoints, by what they are in; the beginning is as one on disk."""
+
+    @property
+    def states(self) -> Sequence[StateTraffic]:
+        """Per direction, what checkpoints brought that the finished training has; () where they are on disk alone."""
+        return () if self.memory is None else self.memory.traffic_of(self.saves)
+
+    @property
+    def exchanged(self) -> Sequence[StateExchange]:
+        """What ranks sent each other of their states."""
+        return () if self.memory is None else self.memory.exchanged
 
     def __iter__(self) -> Iterator[Round]:
-        with tempfile.TemporaryDirectory(prefix="saved-", dir=self._job.workers.directory) as directory:
+        with tempfile.TemporaryDirectory(prefix="saved-", dir=self._directory) as directory, ExitStack() as stack:
             self._directory = Path(directory)
             let_workers_write(self._directory)
+            if self.memory is not None:
+                stack.enter_context(self.memory).hand_over()
             yield from self._trained()
 
     def _trained(self) -> Iterator[Round]:
-        self._job.network.mark()
+        self._last[KeptIn.DISK] = _Checkpoint(Resumed(0, None), self._job.network.mark(), 0)
         going = self._job.begin(None, self._note)
         pending: list[Round] = []
-        restart_s = 0.0
+        """Those that are not on disk: what is in memory may be lost as well."""
+        broken_off_s = 0.0
+        """What the restart under way has lost to failures in it."""
         for span in self._job.foretold:
             if span.what is Spending.TRAIN:
                 ended = self._train(going, span)
                 pending += [] if ended is None else [ended]
             elif span.what is Spending.SAVE:
-                if self._save(span):
+                if self._save(span) and KeptIn.DISK in span.held:
                     yield from pending
                     pending = []
-            else:
+            elif span.failure is not None:
                 # nobody is there who could fail: the restart only begins anew
-                restart_s += span.seconds
-                if span.failure is None:
-                    pending = []
-                    going, restart_s = self._restart(restart_s), 0.0
+                broken_off_s += span.seconds
+            else:
+                going, broken_off_s = self._restart(span, broken_off_s), 0.0
+                del pending[span.iteration - self._last[KeptIn.DISK].resumed.round :]
         yield from pending
 
     def _note(self, number: int, start_s: float) -> None:
         self._begun = _Begun(number, start_s)
 
-    def _spend(self, what: Spending, iteration: int, seconds: float, failure: Failure | None = None) -> None:
+    def _spend(self, span: Span, seconds: float) -> None:
+        """It has taken so long."""
         now_s = self.spans[-1].end_s if self.spans else 0.0
-        self.spans.append(Span(what, iteration, now_s, now_s + seconds, failure))
+        self.spans.append(span._replace(begin_s=now_s, end_s=now_s + seconds))
 
     def _train(self, going: WitnessedRounds, span: Span) -> Round | None:
-        """An iteration; None where a worker fails in it."""
+        """An iteration; None where workers fail in it."""
         if span.failure is None:
             ended = next(going)
-            self._spend(Spending.TRAIN, span.iteration, ended.row(0).makespan_s)
+            self._spend(span, ended.row(0).makespan_s)
             return ended
-        going.fail(replace(span.failure, at_s=span.seconds))
+        going.fail(FailAt(self._job.ranks_of(span.failure), span.seconds))
         try:
             next(going)
         except RunFailed:
             if self._begun.number != span.iteration:
                 raise
-        self._failed(span, self._begun.start_s)
+        self._failed(span, span.failure, self._begun.start_s)
         return None
 
-    def _failed(self, span: Span, began_s: float) -> None:
-        """A worker fails in a span, which began at this instant. Raises RunFailed when it does not."""
-        assert span.failure is not None
-        self._job.workers.await_failure(span.failure.rank)
+    def _failed(self, span: Span, failure: Failure, began_s: float) -> None:
+        """Workers fail in a span, which began at this instant. Raises RunFailed when they do not."""
+        self._job.workers.await_failure(self._job.ranks_of(failure))
         self._failed_at_s = began_s + span.seconds
-        self._spend(span.what, span.iteration, span.seconds, span.failure)
+        self._spend(span, span.seconds)
 
     def _save(self, span: Span) -> bool:
-        """Whether the state is saved: a worker may fail meanwhile."""
-        began_s = time.monotonic()
-        directory = self._directory / f"before-{span.iteration}"
-        directory.mkdir()
-        let_workers_write(directory)
-        fails = None if span.failure is None else FailAt(span.failure.rank, began_s + span.seconds)
+        """Whether the state is saved: workers may fail meanwhile."""
+        directory, began_s = self._directory / f"before-{span.iteration}", time.monotonic()
+        fails = None if span.failure is None else FailAt(self._job.ranks_of(span.failure), span.seconds)
         try:
-            self._job.loop.ask({0: SaveState(str(directory), fails)}, self._job.deadline, "save its state")
+            if self.memory is None:
+                took_s = self._save_on_disk(directory, span.disk_s, fails and replace(fails, at_s=began_s + fails.at_s))
+            else:
+                took_s = self.memory.save(span.ahead_s, fails)
+                if KeptIn.DISK in span.held:
+                    took_s += self._save_on_disk(directory, span.disk_s, None)
         except RunFailed:
-            if fails is None:
+            if span.failure is None:
                 raise
-        if fails is not None:
-            self._failed(span, began_s)
-            shutil.rmtree(directory)
+        if span.failure is not None:
+            self._failed(span, span.failure, began_s if self.memory is None else self.memory.began_s)
+            shutil.rmtree(directory, ignore_errors=True)  # what there may be of it
             return False
-        time.sleep(max(0.0, began_s + span.seconds - time.monotonic()))
-        self._spend(span.what, span.iteration, time.monotonic() - began_s)
-        if self._saved.directory is not None:
-            shutil.rmtree(self._saved.directory)
-        self._saved = Resumed(span.iteration, str(directory))
-        self._job.network.mark()
+        self._spend(span, took_s)
+        self._keep(span, directory)
         return True
 
-    def _restart(self, slot_s: float) -> WitnessedRounds:
+    def _save_on_disk(self, directory: Path, slot_s: float, fails: FailAt | None) -> float:
+        """Have all workers do so; returns what it took. Raises RunFailed."""
+        began_s = time.monotonic()
+        directory.mkdir()
+        let_workers_write(directory)
+        self._job.loop.ask({0: SaveState(str(directory), fails)}, self._job.deadline, "save its state")
+        time.sleep(max(0.0, began_s + slot_s - time.monotonic()))
+        return time.monotonic() - began_s
+
+    def _keep(self, span: Span, directory: Path) -> None:
+        """What is saved takes the place of what was before."""
+        counts, before = self._job.network.mark(), self._last[KeptIn.DISK].resumed.saved
+        if self.memory is not None:
+            self.memory.saved()
+            self.saves += 1
+            resumed = Resumed(span.iteration, self.memory.version)
+            self._last[KeptIn.MEMORY] = _Checkpoint(resumed, counts, self.saves)
+        if KeptIn.DISK in span.held:
+            self._last[KeptIn.DISK] = _Checkpoint(Resumed(span.iteration, str(directory)), counts, self.saves)
+            if isinstance(before, str):
+                shutil.rmtree(before)
+
+    def _restart(self, span: Span, broken_off_s: float) -> WitnessedRounds:
         """New workers, that go on from what is saved."""
         self._job.workers.replace()
-        time.sleep(max(0.0, self._failed_at_s + slot_s - time.monotonic()))
-        self._spend(Spending.RESTART, self._saved.round, time.monotonic() - self._failed_at_s)
-        self._job.network.leave_out()
-        return self._job.begin(self._saved, self._note)
+        if self.memory is not None:
+            self.memory.hand_over(span.lost)
+        (held,) = span.held
+        begins_s = self._failed_at_s + broken_off_s + span.ahead_s
+        if held is KeptIn.MEMORY:
+            assert self.memory is not None
+            ended_s = self.memory.restore(begins_s, span.lost)
+        else:
+            time.sleep(max(0.0, begins_s - time.monotonic()))
+            ended_s = time.monotonic()
+        self._spend(span, ended_s - self._failed_at_s)
+        kept = self._last[held]
+        kept = self._last[held] = kept._replace(counts=self._job.network.leave_out(kept.counts))
+        self.saves = kept.saves
+        return self._job.begin(kept.resumed, self._note)

@@ -14,7 +14,6 @@ from testbed.pipeline.receive_buffers import shared_buffers
 from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Job
-from testbed.plan.recovery import Failure
 from testbed.planning.drawn_iterations import is_uniform
 from testbed.session.deadlines import Deadline
 from testbed.session.free_loop import FreeIterations
@@ -23,6 +22,7 @@ from testbed.session.timers import TimedAction
 from testbed.thresholds import COMPARED_ITERATIONS
 from testbed.trace.tables import Trace
 from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTask
+from testbed.train.protocol import FailAt
 from testbed.units import show_time
 
 
@@ -141,8 +141,8 @@ class WitnessedRounds:
         records = next(self._rounds)
         return Round(dict(zip(self._jobs, records, strict=True)), self._witness.read().since(before))
 
-    def fail(self, failure: Failure) -> None:
-        """Have a worker fail in the next round, so long after its beginning."""
+    def fail(self, failure: FailAt) -> None:
+        """Have workers fail in the next round, so long after its beginning."""
         self._rounds.fails = failure
 
     def swap(self, schedules: Mapping[int, TimedSchedule]) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -110,6 +110,8 @@ class Launcher(ConnectedWorkers):
         self.world: protocol.WorldSpec | None = None
         self._imported_s: float | None = None
         self._asked: protocol.TrainReference | None = None
+        self.memories: Sequence[int] = ()
+        """Per rank, the descriptor of its memory for states, which is whoever's who made it."""
         pairs = [socket.socketpair() for _ in range(n_ranks + 1)]
         ours = [Connection(pair[0].detach()) for pair in pairs]
         theirs = [pair[1].detach() for pair in pairs]
@@ -137,17 +139,17 @@ class Launcher(ConnectedWorkers):
             self.process.kill()
             self.process.wait()
 
-    def await_failure(self, rank: int) -> None:
-        """Return when a worker has failed by a timer of its own. Raises RunFailed when it does not, or another one was
-        killed."""
-        until = time.monotonic() + _FAILURE_DEADLINE_S
-        while rank not in self._ended:
+    def await_failure(self, ranks: Collection[int]) -> None:
+        """Return when these workers have failed by timers of their own. Raises RunFailed when they do not, or another
+        one was killed."""
+        until, named = time.monotonic() + _FAILURE_DEADLINE_S, sorted(ranks)
+        while not self._ended.keys() >= set(ranks):
             if not self.fork_server.poll(max(0.0, until - time.monotonic())):
-                raise RunFailed(f"{self.called(rank)} did not fail within {_FAILURE_DEADLINE_S:g} s of its time")
+                raise RunFailed(f"{self.called(*named)} did not fail within {_FAILURE_DEADLINE_S:g} s of its time")
             self._hear(self.fork_server)
         killed = {rank: -status for rank, status in self._ended.items() if status < 0}
-        if killed != {rank: signal.SIGALRM}:
-            raise RunFailed(f"{self.called(rank)} was to fail, and not what did: ranks and signals {killed}")
+        if killed != dict.fromkeys(ranks, signal.SIGALRM):
+            raise RunFailed(f"{self.called(*named)} was to fail, and not what did: ranks and signals {killed}")
 
     def end(self) -> None:
         """End all workers, of which one has failed: the others lose their connections. Raises RunFailed."""
@@ -210,6 +212,8 @@ class Launcher(ConnectedWorkers):
         if isinstance(message, protocol.Join) and message.world.confinement is not None:
             with message.world.log_file(rank).open("a") as log:
                 reduction.send_handle(self.workers[rank], log.fileno(), 0)
+        if isinstance(message, protocol.Remember):
+            reduction.send_handle(self.workers[rank], self.memories[rank], 0)
 
     def _gone(self, teller: Connection) -> NoReturn:
         raise RunFailed(_FORK_SERVER_DIED)

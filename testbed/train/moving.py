@@ -16,7 +16,7 @@ from testbed.train.streams import Pending, Streams
 _FIRST_TAG = 1 << 23
 """Of these messages; no other between two ranks has one as high once a training has begun."""
 
-_KEPT = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
+KEPT = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 """Of every parameter that was stepped, as many numbers as it has; how often it was is the same of all."""
 
 
@@ -41,7 +41,7 @@ class Move:
             source, target = self._before[part.old], self._after[part.new]
             if target == self._me != source:
                 parameters = list(self._of(stages[part.new], part.new, len(self._after), part))
-                count = sum(parameter.numel() for parameter in parameters) * (1 + len(_KEPT[kind]))
+                count = sum(parameter.numel() for parameter in parameters) * (1 + len(KEPT[kind]))
                 buffer = torch.empty(count, dtype=parameters[0].dtype)
                 self._posted.append((part, buffer, self._streams.receive(buffer, self._holders[source], tag)))
 
@@ -53,7 +53,7 @@ class Move:
         Raises RuntimeError when a peer is gone.
         """
         before, after = optimizers
-        sends, names = [], _KEPT[kind]
+        sends, names = [], KEPT[kind]
         steps = next((state["step"] for state in before.state.values() if "step" in state), None)
         for tag, part in self._parts:
             source, target = self._before[part.old], self._after[part.new]

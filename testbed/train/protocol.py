@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.lab.confinement import Confinement
+from testbed.plan.state_exchange import StateMessage
 from testbed.spec.workload import Workload
 from testbed.train.assignment import IterationRecord, ReferenceOutcome, TimedSchedule, TrainingTask
 
@@ -128,9 +129,9 @@ class Halted:
 
 @dataclass(frozen=True)
 class FailAt:
-    """A worker ends without a word, at an instant of the monotonic clock."""
+    """Workers end without a word, at an instant of the monotonic clock."""
 
-    rank: int
+    ranks: frozenset[int]
     at_s: float
 
 
@@ -139,8 +140,8 @@ class Prepare:
     """Begin a training: draw its weights, and post its first receives."""
 
     task: TrainingTask
-    saved: str | None = None
-    """The directory of a SaveState; the training goes on from there."""
+    saved: str | int | None = None
+    """The directory of a SaveState, or the version of a state in memory; the training goes on from there."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,40 @@ class SaveState:
     """Write what is trained so far into a directory that is there; answered by Ready. Told between two iterations."""
 
     directory: str
+    fails: FailAt | None = None
+
+
+@dataclass(frozen=True)
+class Remember:
+    """Have this rank's share of memory for states (train/held_states.py), whose descriptor comes next; answered by
+    Ready."""
+
+    sizes: tuple[tuple[int, int], ...]
+    """Per rank, bytes of its own state and of the one that it keeps."""
+    element_bytes: int
+
+
+@dataclass(frozen=True)
+class PostStates:
+    """Post the receives of the states among these that are for this rank; answered by Ready. Told while nothing is
+    trained."""
+
+    messages: tuple[StateMessage, ...]
+    version: int
+
+
+@dataclass(frozen=True)
+class ExchangeStates:
+    """Send the states among these that this rank sends; answered by StatesHeld. Told behind PostStates."""
+
+    messages: tuple[StateMessage, ...]
+    version: int
+    start_s: float
+    """Instant of the monotonic clock at which the first rank begins to send."""
+    stagger_s: float
+    """So much later than the one before it each other rank does."""
+    packs: bool
+    """Whether each rank first writes its own state, as it is now, to where that is sent from."""
     fails: FailAt | None = None
 
 
@@ -210,6 +245,15 @@ class Ready:
     """The process group is up and its connections are warm; or what was told is done."""
 
     rank: int
+
+
+@dataclass(frozen=True)
+class StatesHeld:
+    """All states that are for this rank have come."""
+
+    rank: int
+    came_s: float
+    """When, on the monotonic clock."""
 
 
 @dataclass(frozen=True)

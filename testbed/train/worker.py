@@ -25,6 +25,7 @@ from testbed.train import protocol
 from testbed.train.connections import segments_sent_again
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
+from testbed.train.held_states import HeldStates, pack, unpack
 from testbed.train.pacing import needed_spin_s, now_s
 from testbed.train.peer_store import TCP, connected
 from testbed.train.rank_witness import Accounts
@@ -178,6 +179,7 @@ def _where_they_meet(store: str) -> dict[str, Any]:
 def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.WorldSpec, longest_spin_s: float) -> bool:
     """Do what the launcher says, in one process group; returns whether to leave it for another one."""
     run: ScheduleRun | None = None
+    held: HeldStates | None = None
     spin_s = min(longest_spin_s, needed_spin_s())
     accounts, groups = Accounts(active=world.witness), GlooGroups(world.timeout_s)
     at = priorities(real_time=world.real_time)
@@ -193,7 +195,9 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
                 _show(world.first_rank + rank, "prepare")
                 gc.collect()
                 state = TrainingState(task, rank, corpus, at.messaging, groups)
-                if saved is not None:
+                if isinstance(saved, int):
+                    unpack(state, _remembered(held, message).own(saved))
+                elif saved is not None:
                     state.load(Path(saved))
                 run = ScheduleRun(state, task.begins_with, process)
                 run.prepare()
@@ -208,6 +212,16 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
                 _fail(rank, fails)
                 _prepared(run, message).state.save(Path(directory))
                 launcher.send(protocol.Ready(rank))
+            case protocol.Remember(sizes, element_bytes):
+                held = _memory(rank, launcher, sizes[rank], element_bytes, world)
+                launcher.send(protocol.Ready(rank))
+            case protocol.PostStates(messages, version):
+                _remembered(held, message).post(messages, version)
+                launcher.send(protocol.Ready(rank))
+            case protocol.ExchangeStates(fails=fails):
+                _fail(rank, fails)
+                packed = _prepared(run, message).state if message.packs else None
+                launcher.send(_exchange(rank, message, _remembered(held, message), packed, spin_s))
             case protocol.Go(iteration, start_s, fails):
                 _show(world.first_rank + rank, f"it {iteration}")
                 _fail(rank, fails)
@@ -226,7 +240,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
 
 def _fail(rank: int, fails: protocol.FailAt | None) -> None:
     """Have the kernel end this process at the instant that is its to fail: by SIGALRM, which nothing here handles."""
-    if fails is not None and fails.rank == rank:
+    if fails is not None and rank in fails.ranks:
         signal.setitimer(signal.ITIMER_REAL, max(_SOONEST_S, fails.at_s - now_s()))
 
 
@@ -235,3 +249,28 @@ def _prepared(run: ScheduleRun | None, request: object) -> ScheduleRun:
     if run is None:
         raise RuntimeError(f"told {type(request).__name__} before a training was prepared")
     return run
+
+
+def _memory(
+    rank: int, launcher: Connection, sizes: tuple[int, int], element_bytes: int, world: protocol.WorldSpec
+) -> HeldStates:
+    group = dist.group.WORLD
+    assert group is not None  # the worker has joined
+    dtype = torch.float32 if element_bytes == torch.float32.itemsize else torch.float64
+    return HeldStates(reduction.recv_handle(launcher), rank, sizes, dtype, Streams(group, world.streams))
+
+
+def _exchange(
+    rank: int, told: protocol.ExchangeStates, held: HeldStates, packed: TrainingState | None, spin_s: float
+) -> protocol.StatesHeld:
+    if packed is not None:
+        pack(packed, held.own(told.version))
+    begin_s = told.start_s + rank * told.stagger_s
+    return protocol.StatesHeld(rank, held.exchange(told.messages, told.version, begin_s, spin_s))
+
+
+def _remembered(held: HeldStates | None, request: object) -> HeldStates:
+    """Raises RuntimeError when told something before there was memory for it."""
+    if held is None:
+        raise RuntimeError(f"told {type(request).__name__} before it had memory for states")
+    return held

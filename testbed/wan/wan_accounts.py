@@ -10,10 +10,11 @@ from testbed.errors import RunFailed
 from testbed.judge.fidelity import ClockEvidence, NetworkEvidence
 from testbed.lab.machine_witness import MachineCounts
 from testbed.plan.plan import Case, Plan
+from testbed.plan.state_exchange import StateTraffic
 from testbed.session.active_routes import Handled
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
-from testbed.session.network_accounts import CountedNetwork, lossless
+from testbed.session.network_accounts import CountedNetwork, Mark, lossless
 from testbed.train.protocol import CountResent, Resent
 from testbed.wan.remote_workers import ANSWER_S, Keepers
 from testbed.wan.wan_messages import MachineTold, TellMachine
@@ -53,18 +54,21 @@ class WanAccounts:
         self._resent, self._contradictions = self._count(), self._keepers.contradictions
         self._worst_s, self._compared = 0.0, None
 
-    def mark(self) -> None:
-        """See NetworkAccounts: all that is counted is the case's."""
-
-    def leave_out(self) -> None:
+    def mark(self) -> Mark:
         """See NetworkAccounts. Raises RunFailed: machines of their own are not started anew."""
         raise RunFailed("workers on machines of their own cannot be replaced")
+
+    def leave_out(self, since: Mark) -> Mark:
+        """The same."""
+        return self.mark()
 
     def carried(self) -> Sequence[float]:
         """See NetworkAccounts."""
         return ()
 
-    def end(self, plan: Plan, case: Case, iterations: Mapping[int, int]) -> CountedNetwork:
+    def end(
+        self, plan: Plan, case: Case, iterations: Mapping[int, int], beside: Sequence[StateTraffic] = ()
+    ) -> CountedNetwork:
         """See NetworkAccounts: what the ranks' own TCP has sent again is all that tells of loss. Raises RunFailed."""
         clocks = ClockEvidence(self._worst_s, self._keepers.contradictions - self._contradictions)
         evidence = NetworkEvidence(0, self._count() - self._resent, {}, lossless(plan, case), clocks)

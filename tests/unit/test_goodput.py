@@ -122,8 +122,8 @@ def test_draws_are_of_the_seed_and_of_all_ranks() -> None:
 def test_options_are_read() -> None:
     assert read_checkpoints("every=5,save=200 ms,restart=8 s") == Checkpoints(5, 0.2, 8)
     assert read_checkpoints("save=0.2 s") == Checkpoints(10, 0.2, 2)
-    assert read_chaos("mtbf=60 s") == (60, 1)
-    assert read_chaos("seed=3, mtbf=60s") == (60, 3)
+    assert read_chaos("mtbf=60 s") == (60, 1, "ranks")
+    assert read_chaos("seed=3, mtbf=60s,of=nodes") == (60, 3, "nodes")
     assert read_failure("rank 2  at 3.2 s") == Failure(2, 3.2)
 
 
@@ -138,7 +138,18 @@ def test_options_are_read() -> None:
         ("--chaos", "seed=3", "--chaos: mtbf"),
         ("--chaos", "mtbf=0", "a time from 0.001"),
         ("--chaos", "mtbf=1 ms", "fewer than 1000 failures"),
-        ("--failure", "2 at 3 s", "rank 2 at 3.2 s"),
+        ("--failure", "2 at 3 s", "rank 2, node oslo/1 or datacenter oslo at 3.2 s"),
+        ("--failure", "node paris at 3 s", "--failure: node: got 'paris', expected a node such as oslo/1"),
+        ("--failure", "datacenter paris/0 at 3 s", "a datacenter's name"),
+        ("--failure", "node paris/7 at 3 s", "where the job has ranks: paris/0"),
+        ("--failure", "datacenter rome at 3 s", "where the job has ranks"),
+        ("--chaos", "mtbf=60 s,of=links", "--chaos: of: got 'links', expected ranks, nodes, datacenters"),
+        ("--checkpoint", "to=cloud", "--checkpoint: to: got 'cloud', expected disk, or neighbour"),
+        ("--checkpoint", "disk=20", "to=neighbour beside it"),
+        ("--checkpoint", "to=neighbour,disk-save=1 s", "disk=20 beside it"),
+        ("--checkpoint", "every=5,to=neighbour,disk=12", "a multiple of every=5"),
+        ("--checkpoint", "to=neighbour,state=1 kB", "a rank's state"),
+        ("--checkpoint", "to=neighbour,state=2 s", "--checkpoint: state"),
         ("--failure", "rank 9 at 3 s", "a rank below 4"),
         ("--failure", "rank 2 at iteration 3", "a time with a unit"),
     ],

@@ -21,11 +21,17 @@ REPLICAS = ("parallelism.data=2", "parallelism.pipeline=2", "microbatches=5", "r
 TENSOR = ("parallelism.tensor=2", "parallelism.pipeline=2", "microbatches=3")
 
 
-def words(*failures: str, settings: tuple[str, ...] = ("microbatches=4",), save: str = "100 ms") -> list[str]:
+def words(
+    *failures: str, settings: tuple[str, ...] = ("microbatches=4",), save: str = "100 ms", to: str = "disk"
+) -> list[str]:
     found = ["--schedule", "zb-h1", "--iterations", "5", "--set", "warmup=1"]
-    found += ["--checkpoint", f"every=2,save={save},restart=3 s"]
+    found += ["--checkpoint", f"every=2,save={save},restart=3 s,to={to}"]
     found += [word for setting in settings for word in ("--set", setting)]
     return found + [word for failure in failures for word in ("--failure", failure)]
+
+
+NAMES = ["pipeline", "replicas", "tensor", "while saving"]
+OF_MEMORY = ["neighbour", "streams", "kept by replicas", "a datacenter", "both holders", "while sending"]
 
 
 def asked(place: Path) -> dict[str, Asked]:
@@ -35,10 +41,42 @@ def asked(place: Path) -> dict[str, Asked]:
         "tensor": Asked(planned(place, NETWORK, JOB, *words("rank 1 at 1.3 s", settings=TENSOR))),
         # the first checkpoint is never whole: everything is trained again
         "while saving": Asked(planned(place, NETWORK, JOB, *words("rank 1 at 1.2 s", save="800 ms"))),
+        "neighbour": Asked(planned(place, NETWORK, JOB, *words("rank 2 at 1.5 s", to="neighbour"))),
+        "streams": Asked(
+            planned(
+                place,
+                NETWORK,
+                JOB,
+                *words("node paris/1 at 1.7 s", settings=(*TENSOR, "streams=3"), to="neighbour,state=1600 kB"),
+            )
+        ),
+        # each is kept in its own datacenter: no link carries anything
+        "kept by replicas": Asked(
+            planned(place, NETWORK, JOB, *words("rank 3 at 1.7 s", settings=REPLICAS, to="neighbour"))
+        ),
+        # rank 1 is kept in the other datacenter, and rank 0 in the one that is lost: the disk has both
+        "a datacenter": Asked(
+            planned(
+                place,
+                NETWORK,
+                JOB,
+                *words(
+                    "rank 1 at 2.4 s", "datacenter paris at 5.9 s", to="neighbour,disk=4,disk-save=200 ms,state=2 MB"
+                ),
+            )
+        ),
+        # the other one's neighbour fails while its memory is not there again: everything is trained again
+        "both holders": Asked(
+            planned(place, NETWORK, JOB, *words("rank 1 at 1.5 s", "rank 2 at 2.5 s", to="neighbour"))
+        ),
+        # the first checkpoint is whole, the second one is broken off while states are on the link
+        "while sending": Asked(
+            planned(place, NETWORK, JOB, *words("rank 0 at 1.7 s", to="neighbour,state=10 MB", save="40 ms"))
+        ),
     }
 
 
-@pytest.mark.parametrize("name", ["pipeline", "replicas", "tensor", "while saving"])
+@pytest.mark.parametrize("name", [*NAMES, *OF_MEMORY])
 def test_what_is_kept_is_trained_as_by_one_process_and_as_predicted(
     measured: Mapping[str, Measured], name: str
 ) -> None:
@@ -50,7 +88,7 @@ def test_what_is_kept_is_trained_as_by_one_process_and_as_predicted(
     assert all(check["ok"] for check in against_one)
 
 
-@pytest.mark.parametrize("name", ["pipeline", "replicas", "tensor", "while saving"])
+@pytest.mark.parametrize("name", [*NAMES, *OF_MEMORY])
 def test_time_goes_where_it_was_foretold(measured: Mapping[str, Measured], name: str) -> None:
     plan, (entry,) = measured[name].plan, measured[name].document["goodput"]
     expected = spans_of_case(plan, plan.cases[0])
@@ -66,8 +104,40 @@ def failed_in(entry: Mapping[str, Any]) -> list[str]:
 
 
 def test_failures_fall_where_they_should(measured: Mapping[str, Measured]) -> None:
-    found = {name: failed_in(one.document["goodput"][0]) for name, one in measured.items()}
+    found = {name: failed_in(measured[name].document["goodput"][0]) for name in NAMES}
     assert found == {"pipeline": ["train"], "replicas": ["train"], "tensor": ["train"], "while saving": ["save"]}
     (entry,) = measured["pipeline"].document["goodput"]
     assert entry["failures"] == 2, "the other one came while it restarted, which then took longer"
     assert entry["measured"]["restarting_s"] > 3.5
+
+
+def restarted(measured: Mapping[str, Measured], name: str) -> list[tuple[int, list[str]]]:
+    (entry,) = measured[name].document["goodput"]
+    return [(span["iteration"], span["held"]) for span in entry["spans"] if span["what"] == "restart"]
+
+
+def test_a_restart_goes_on_from_what_is_left(measured: Mapping[str, Measured]) -> None:
+    assert {name: restarted(measured, name) for name in OF_MEMORY} == {
+        "neighbour": [(2, ["memory"])],
+        "streams": [(4, ["memory"])],
+        "kept by replicas": [(2, ["memory"])],
+        "a datacenter": [(4, ["memory"]), (4, ["disk"])],
+        "both holders": [(0, ["disk"])],
+        "while sending": [(2, ["memory"])],
+    }
+    assert failed_in(measured["while sending"].document["goodput"][0]) == ["save"]
+
+
+@pytest.mark.parametrize("name", OF_MEMORY)
+def test_states_go_over_the_links_byte_by_byte_as_planned(measured: Mapping[str, Measured], name: str) -> None:
+    (entry,) = measured[name].document["goodput"]
+    rows = entry.get("states", [])
+    crossed = {"both holders": {"save"}, "kept by replicas": set()}.get(name, {"save", "restore"})
+    assert {row["what"] for row in rows} == crossed
+    assert [row["wire_bytes"] for row in rows] == [row["planned_bytes"] for row in rows]
+    assert max((row["wire_bytes"] for row in rows), default=1e5) >= 1e5
+    expected = spans_of_case(measured[name].plan, measured[name].plan.cases[0])
+    saves = {s.iteration: s.seconds for s in expected if s.what is Spending.SAVE and s.failure is None}
+    taken = {s["iteration"]: s["end_s"] - s["begin_s"] for s in entry["spans"] if s["what"] == "save"}
+    for iteration, seconds in saves.items():
+        assert taken[iteration] == pytest.approx(seconds, rel=MODEL_SHARE.value)
