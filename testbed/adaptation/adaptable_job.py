@@ -19,7 +19,7 @@ from testbed.plan import costs
 from testbed.plan.microbatches import require_microbatches
 from testbed.plan.moved_weights import require_movable
 from testbed.plan.network_state import NetworkState, planned
-from testbed.plan.plan import Case, JobSchedule, Plan
+from testbed.plan.plan import Case, Job, JobSchedule, Plan
 from testbed.plan.routes import datacenter_of, nodes_of_ranks
 from testbed.planning.resolve import framing_of
 from testbed.routing.candidates import DirectionsByPlace
@@ -56,12 +56,19 @@ class Recipe(NamedTuple):
 
 
 class AdaptableJob(NamedTuple):
-    """The only job of a plan."""
+    """The only job of a plan; or one of several, which keeps what it has in the plan's first case."""
 
     plan: Plan
     ranks: PlacedRanks
     recipes: tuple[Recipe, ...]
     """The first one's setting is as planned."""
+    number: int = 0
+    """In the plan."""
+
+    @property
+    def first_rank(self) -> int:
+        """The plan's number of its first pipeline rank: of others of its pipelines it is as much more."""
+        return self.plan.jobs[self.number].mesh.first_rank
 
     @property
     def planned(self) -> Problem:
@@ -127,7 +134,7 @@ class AdaptableJob(NamedTuple):
 
     def nodes_of(self, problem: Problem, ends: PipelineEnds) -> tuple[str, str]:
         """Their nodes."""
-        numbers, nodes = problem.numbers[ends.pipeline], self.plan.jobs[0].nodes
+        numbers, nodes = problem.numbers[ends.pipeline], self.plan.jobs[self.number].nodes
         return nodes[numbers[ends.source]], nodes[numbers[ends.target]]
 
 
@@ -142,6 +149,8 @@ def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice], may: MayChange 
     if others:
         expected = "one job: others on the same links cannot be told from a slower link"
         raise BadInput.of(job.workload.name, "jobs", len(plan.jobs), expected)
+    if may.starts:
+        raise BadInput.of(VARY, "starts", may.starts, "several jobs in a lab: one alone has nobody to make room for")
     able = [choice for choice in choices if not family_of(choice).solver]
     if not able:
         raise BadInput.of(job.workload.name, "schedules", len(choices), "one or more that need no solver")
@@ -153,14 +162,12 @@ def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice], may: MayChange 
         require_movable(job.workload, first, at[choice.label], VARY, choice.label)
     for count in may.microbatches:
         require_microbatches(job, count, VARY, "microbatches")
-    places = tuple(job.mesh.coordinates(rank).pipeline_rank for rank in job.mesh.ranks)
-    ranks = PlacedRanks(tuple(datacenter_of(node) for node in job.nodes), places)
-    bare, recipes, own = AdaptableJob(plan, ranks, ()), list[Recipe](), job.workload.microbatches
+    bare, recipes, own = AdaptableJob(plan, _placed(job), ()), list[Recipe](), job.workload.microbatches
     every: list[JobSetting] = []
     for stages in dict.fromkeys(at[choice.label] for choice in able):
         choice = next(choice for choice in able if at[choice.label] == stages)
         as_planned = JobSetting(own, (), stages)
-        as_planned = as_planned._replace(paths=_planned_paths(bare, bare.problem_of(plan, choice, as_planned)))
+        as_planned = as_planned._replace(paths=planned_paths(bare, bare.problem_of(plan, choice, as_planned)))
         every += _route_settings(plan, as_planned, may.routes)
     if may.routes > 1:  # super-packets short enough for all of them
         needed = framing_of(plan.network, [(path.source, path.route) for one in every for path in one.paths]).gso_bytes
@@ -182,7 +189,26 @@ def _moved(setting: JobSetting) -> dict[Pair, Route]:
     return {path.pair: path.route for path in setting.paths if path.over}
 
 
-def _planned_paths(job: AdaptableJob, problem: Problem) -> tuple[Path, ...]:
+def _placed(job: Job) -> PlacedRanks:
+    """Its pipeline ranks by their numbers in the plan."""
+    first = job.mesh.first_rank
+    places = tuple(first + job.mesh.coordinates(rank).pipeline_rank for rank in job.mesh.ranks)
+    return PlacedRanks(tuple(datacenter_of(node) for node in job.nodes), places)
+
+
+def one_of_several(plan: Plan, number: int) -> AdaptableJob:
+    """A job of a plan, by its number, as it is in the first case: nothing of it may change."""
+    job, case = plan.jobs[number], plan.cases[0]
+    chosen = case.jobs[number]
+    # what others send beside the jobs nobody knows: it is seen as slower links
+    problem = replace(costs.problem_of_case(plan, case, job=number), streams=())
+    bare = AdaptableJob(plan, _placed(job), (), number)
+    setting = JobSetting(problem.n_microbatches, planned_paths(bare, problem), chosen.stage_to_rank)
+    return bare._replace(recipes=(Recipe(chosen.choice.label, chosen.choice, setting, problem),))
+
+
+def planned_paths(job: AdaptableJob, problem: Problem) -> tuple[Path, ...]:
+    """One for every two datacenters that messages of its pipelines go between, as the problem has them."""
     routes = {pair: ends.route(problem) for pair, ends in job.pairs(problem).items()}
     return tuple(
         Path(*pair, tuple(index for index in route if index not in problem.cards)) for pair, route in routes.items()
@@ -204,7 +230,7 @@ def _route_settings(plan: Plan, as_planned: JobSetting, most: int) -> list[JobSe
         back = path.pair[::-1]
         mine: list[dict[Pair, Path]] = [
             {
-                path.pair: Path(*path.pair, route, over := _links(network, route)),
+                path.pair: Path(*path.pair, route, over := links_of(network, route)),
                 back: Path(*back, tuple(index ^ 1 for index in reversed(route)), over),
             }
             for route in others
@@ -221,7 +247,8 @@ def _route_settings(plan: Plan, as_planned: JobSetting, most: int) -> list[JobSe
     return found
 
 
-def _links(network: NetworkState, route: Route) -> str:
+def links_of(network: NetworkState, route: Route) -> str:
+    """In words, from first to last."""
     return " + ".join(dict.fromkeys(network.links[index].link for index in route))
 
 
@@ -235,7 +262,7 @@ def _unlike(setting: JobSetting, microbatches: int) -> str:
 
 
 def planned_belief(subject: AdaptableJob) -> Belief:
-    """What the job believes as it begins; slots are those of microbatches and stages as planned."""
+    """What the job believes as it begins; slots are those of microbatches and stages as planned, ranks the plan's."""
     problem, paths = subject.planned, dict[Path, PathEstimate]()
     for setting, recipe in subject.settings.items():
         routes = {pair: ends.route(recipe.problem) for pair, ends in subject.pairs(recipe.problem).items()}
@@ -245,7 +272,7 @@ def planned_belief(subject: AdaptableJob) -> Belief:
             delay_s, rate_bps = sum(link.delay_s for link in route), 8 / slowest if slowest else float("inf")
             paths.setdefault(path, PathEstimate(exactly(delay_s), exactly(rate_bps)))
     slots = {
-        (rank, kind): exactly(problem.duration(Action(stage, kind, 0)))
+        (subject.first_rank + rank, kind): exactly(problem.duration(Action(stage, kind, 0)))
         for stage, rank in enumerate(problem.stage_to_rank)
         for kind in KINDS
     }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import Field
 
@@ -22,7 +22,7 @@ from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next, turn_since
 from testbed.adaptation.sightings import Path as Crossed
 from testbed.adaptation.sightings import Sighting
-from testbed.adaptation.swap_costs import SwapCosts
+from testbed.adaptation.swap_costs import Sends, SwapCosts
 from testbed.errors import BadInput, TestbedError
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
 from testbed.spec import yaml_tree
@@ -39,6 +39,12 @@ LASTS = 3
 
 PHASES = 8
 """So many of the latest are remembered."""
+
+MOST_READINGS = 8
+"""Of the same iteration, each by what was believed after the one before it."""
+
+SAME_SHARE = 0.01
+"""By so much of it what messages take by themselves may differ between two readings to be the same."""
 
 
 class Outlook(NamedTuple):
@@ -260,23 +266,52 @@ class _Since(NamedTuple):
     iterations: int
 
 
-class Adapting:
-    """A job that adapts: it learns from every iteration, asks its controller, and has the schedule that runs."""
+class Candidates(Protocol):
+    """What may run, and what it would take: of one job (Prospects), or of several (StartProspects)."""
 
-    def __init__(self, subject: AdaptableJob, decide: Decide, swap_s: float, running: str | None = None) -> None:
-        """Begins with what is fastest as planned, or with the choice labelled `running`; swaps are taken to cost
-        `swap_s` until it is told what they took.
+    @property
+    def every(self) -> list[Prospect]:
+        """All that are candidates now; nothing is predicted of them."""
 
-        Raises DoesNotFit where no choice has room, BadInput where the one to begin with has none.
+    def beside(self, running: Prospect, belief: Belief) -> tuple[Prospect, list[Prospect]]:
+        """The running candidate with what it is predicted to take now, and all of them, that one included."""
+
+    def times(self, belief: Belief) -> Mapping[JobCandidate, float]:
+        """What an iteration takes with each candidate if that is so."""
+
+    def as_planned(self, seen: Sighting, running: Prospect) -> Sighting:
+        """What is seen of the running candidate, as it would be of microbatches and stages as they are planned."""
+
+    def alone(self, belief: Belief, running: Prospect) -> Mapping[Crossed, float]:
+        """Of what even the fastest message between two datacenters takes longer than a probe, the share that it would
+        take by itself, if that is so.
         """
-        self._prospects, self._decide, self.swap_costs = Prospects(subject), decide, SwapCosts(swap_s)
-        planned = planned_belief(subject)
-        best = self._prospects.to_begin_with(planned)
-        begun = best if running is None else self._prospects.labelled(running, planned)
-        if begun is None:
-            fitting = self._prospects.made_for(planned)
-            expected = f"a schedule that fits ({', '.join(each.label for each in fitting)})"
-            raise BadInput.of("--begin", "schedule", running, expected)
+
+    def sends_s(self, belief: Belief) -> Sends:
+        """What swaps send, if that is so."""
+
+
+def adapting_job(subject: AdaptableJob, decide: Decide, swap_s: float, running: str | None = None) -> Adapting:
+    """A job that begins with what is fastest as planned, or with the choice labelled `running`.
+
+    Raises DoesNotFit where no choice has room, BadInput where the one to begin with has none.
+    """
+    prospects, planned = Prospects(subject), planned_belief(subject)
+    best = prospects.to_begin_with(planned)
+    begun = best if running is None else prospects.labelled(running, planned)
+    if begun is None:
+        fitting = prospects.made_for(planned)
+        expected = f"a schedule that fits ({', '.join(each.label for each in fitting)})"
+        raise BadInput.of("--begin", "schedule", running, expected)
+    return Adapting(prospects, planned, begun, decide, swap_s)
+
+
+class Adapting:
+    """What adapts: it learns from every iteration, asks its controller, and has the candidate that runs."""
+
+    def __init__(self, prospects: Candidates, planned: Belief, begun: Prospect, decide: Decide, swap_s: float) -> None:
+        """Swaps are taken to cost `swap_s` until it is told what they took."""
+        self._prospects, self._decide, self.swap_costs = prospects, decide, SwapCosts(swap_s)
         self.running, self._estimator = begun, Estimator(planned)
         self._estimator.use(begun.setting.paths)
         self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
@@ -304,15 +339,19 @@ class Adapting:
         return self._prospects.every
 
     def _learn(self, seen: Sighting) -> Learnt:
-        """What messages would take by themselves depends on what is believed: once more where that has changed."""
-        seen = self._prospects.as_planned(seen, self.running)
-        before, taken = deepcopy(self._estimator), self._alone()
-        learnt = self._estimator.learn(seen.by_themselves(taken))
-        if not learnt.changes:
-            return learnt
-        alone, self._estimator = self._alone(), before
-        before.reread({pair: alone[pair] / share for pair, share in taken.items() if share})
-        return before.learn(seen.by_themselves(alone))
+        """What messages would take by themselves depends on what is believed: again where that has changed, until what
+        is believed says the same of them."""
+        seen, before, taken = self._prospects.as_planned(seen, self.running), deepcopy(self._estimator), self._alone()
+        learnt, alone = self._estimator.learn(seen.by_themselves(taken)), taken
+        for _ in range(MOST_READINGS):
+            read, alone = alone, self._alone()
+            same = all(abs(alone[path] - share) <= SAME_SHARE * share for path, share in read.items())
+            if same or not learnt.changes:
+                break
+            self._estimator = deepcopy(before)
+            self._estimator.reread({path: alone[path] / share for path, share in taken.items() if share})
+            learnt = self._estimator.learn(seen.by_themselves(alone))
+        return learnt
 
     def _alone(self) -> Mapping[Crossed, float]:
         return self._prospects.alone(self._estimator.belief, self.running)

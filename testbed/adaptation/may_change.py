@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from testbed.errors import BadInput
+from testbed.plan.plan import MOST_STARTS
 from testbed.routing.candidates import MOST_ROUTES
 
 VARY = "--vary"
 """The option of commands."""
 
 _MOST_DIGITS = 9
-_FORMS = f"microbatches=N,N..., routes=N (1 to {MOST_ROUTES}) or stages"
+_FORMS = f"microbatches=N,N..., routes=N (1 to {MOST_ROUTES}) or stages; of several jobs starts=N (1 to {MOST_STARTS})"
 
 
 class MayChange(NamedTuple):
@@ -24,13 +25,15 @@ class MayChange(NamedTuple):
     """Between two datacenters; 1: the one that the plan has."""
     stages: bool = False
     """Whether they may go on on other ranks, so that weights move."""
+    starts: int = 0
+    """Of several jobs, at how many places to either side their starts are looked for; 0: those that the plan has."""
 
 
 NOTHING = MayChange()
 
 
 def may_change(texts: Sequence[str]) -> MayChange:
-    """What texts such as "microbatches=4,16", "routes=2" and "stages" say. Raises BadInput."""
+    """What texts such as "microbatches=4,16", "routes=2", "stages" and "starts=8" say. Raises BadInput."""
     found = NOTHING
     for text in texts:
         what, _, values = text.partition("=")
@@ -41,6 +44,8 @@ def may_change(texts: Sequence[str]) -> MayChange:
             found = found._replace(microbatches=(*found.microbatches, *map(int, numbers)))
         elif what == "routes" and len(numbers) == 1 and 1 <= int(values) <= MOST_ROUTES:
             found = found._replace(routes=int(values))
+        elif what == "starts" and len(numbers) == 1 and 1 <= int(values) <= MOST_STARTS:
+            found = found._replace(starts=int(values))
         elif text == "stages":
             found = found._replace(stages=True)
         else:

@@ -49,12 +49,12 @@ class Prospects:
     def under(self, belief: Belief) -> list[Prospect]:
         """All of them, the fastest first. Raises DoesNotFit where no choice has room."""
         if belief != self._last:
-            other = _slower(belief) if self._last is None else self._last
+            other = slower(belief) if self._last is None else self._last
             self._make([*(between(other, belief, share) for share in SHARES), belief])
             self._last = belief
         times = self.times(belief)
         found = [
-            Prospect(kept.label, candidate.setting, kept.schedule, times[candidate])
+            Prospect(kept.label, candidate.setting, (kept.schedule,), times[candidate])
             for candidate, kept in self._kept.items()
         ]
         return sorted(found, key=lambda prospect: prospect.predicted_s)
@@ -88,7 +88,7 @@ class Prospects:
     def every(self) -> list[Prospect]:
         """All that are candidates now; nothing is predicted of them."""
         return [
-            Prospect(kept.label, candidate.setting, kept.schedule, float("nan"))
+            Prospect(kept.label, candidate.setting, (kept.schedule,), float("nan"))
             for candidate, kept in self._kept.items()
         ]
 
@@ -125,10 +125,7 @@ class Prospects:
             trace = simulate(problem, running.schedule, receives=receives)
             seen = sighting(trace, self._subject.ranks, probes_s).crossings
             self._alone = {
-                key: {
-                    path: _share(_alone_s(problem, ends[path.pair], seen[path].message_bytes), seen[path])
-                    for path in running.setting.paths
-                }
+                key: {path: share_alone(problem, ends[path.pair], seen[path]) for path in running.setting.paths}
             }
         return self._alone[key]
 
@@ -175,17 +172,14 @@ class Prospects:
             del self._kept[candidate]
 
 
-def _alone_s(problem: Problem, ends: PipelineEnds, size: float) -> float:
-    """What a message between two ranks takes over idle links."""
-    return crossing_s([problem.links[index] for index in ends.route(problem)], size)
-
-
-def _share(alone_s: float, seen: Crossing) -> float:
+def share_alone(problem: Problem, ends: PipelineEnds, seen: Crossing) -> float:
+    """Of what a message between two ranks takes longer than a probe, the share that it would take over idle links."""
+    alone_s = crossing_s([problem.links[index] for index in ends.route(problem)], seen.message_bytes)
     longer_s = seen.message_s - seen.probe_s
     return min(1.0, max(0.0, alone_s - seen.probe_s) / longer_s) if longer_s > 0 else 1.0
 
 
-def _slower(belief: Belief) -> Belief:
+def slower(belief: Belief) -> Belief:
     """With links that are half as good: on the way there a job finds what to begin with that bears a change."""
     paths = {
         which: PathEstimate(exactly(2 * path.delay_s.value), exactly(path.rate_bps.value / 2))

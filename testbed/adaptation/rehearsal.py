@@ -16,7 +16,7 @@ import numpy as np
 
 from testbed.adaptation.adaptable_job import AdaptableJob
 from testbed.adaptation.candidate import JobCandidate, JobSetting, Prospect
-from testbed.adaptation.controller import Adapting, ControllerChoice, Step
+from testbed.adaptation.controller import ControllerChoice, Step, adapting_job
 from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.rehearsal_changes import Change, Truth, real_problem, truth_at
 from testbed.adaptation.sightings import PROBE_BYTES, Path, sighting
@@ -232,7 +232,7 @@ def rehearse(
     Raises BadInput for what cannot be trained: no route is left, or no schedule fits.
     """
     world = World(subject, changes, drawn)
-    adapting = Adapting(subject, controller.begin(), swap_s, begin)
+    adapting = adapting_job(subject, controller.begin(), swap_s, begin)
     ran, steps = [adapting.running], list[Step]()
     for iteration in range(iterations):
         probes_s = world.probes_s(iteration, ran[-1].setting)
@@ -329,7 +329,7 @@ def _able(world: World, others: Sequence[Prospect], states: Sequence[int]) -> li
         for label, choice, setting, planned in world.subject.recipes:
             real = world.problem(state, setting).with_memory(planned.memory_limit)
             try:
-                made = Prospect(label, setting, generate_choice(choice, real).schedule, np.nan)
+                made = Prospect(label, setting, (generate_choice(choice, real).schedule,), np.nan)
             except DoesNotFit:
                 continue
             found.setdefault(made.candidate, made)

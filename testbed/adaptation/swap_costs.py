@@ -13,9 +13,9 @@ from testbed.adaptation.candidate import JobCandidate, JobSetting
 from testbed.pipeline.problem import Problem
 from testbed.plan.moved_weights import moved_weights, moving_s, using_up_s
 
-SCHEDULE, MICROBATCHES, ROUTES, WEIGHTS = "schedule", "microbatches", "routes", "weights"
+SCHEDULE, MICROBATCHES, ROUTES, WEIGHTS, STARTS = "schedule", "microbatches", "routes", "weights", "starts"
 """What a swap may change: the order of actions alone; messages, which are posted anew; where flows go; where stages
-are, so that weights move."""
+are, so that weights move; when jobs begin."""
 
 Sends = Callable[[JobSetting, JobSetting], float]
 """Seconds for what a job sends to swap from a candidate in one setting to one in another."""
@@ -27,6 +27,7 @@ def kind_of(one: JobSetting, other: JobSetting) -> str:
     changed = [MICROBATCHES] if one.microbatches != other.microbatches else []
     changed += [ROUTES] if routes[0] != routes[1] else []
     changed += [WEIGHTS] if one.stages != other.stages else []
+    changed += [STARTS] if one.starts_s != other.starts_s else []
     return " and ".join(changed) or SCHEDULE
 
 

@@ -271,7 +271,8 @@ Adapt = Annotated[
     typer.Option(
         metavar="CONTROLLER",
         help="Begin with the first schedule, and swap to the others when the controller decides so, which sees only "
-        "the job's own times: ski-rental, never or FILE.py:NAME; options as in ski-rental,dwell=5.",
+        "the job's own times: ski-rental, never or FILE.py:NAME; options as in ski-rental,dwell=5. Of several jobs, "
+        "with --vary starts=N, shift when they begin.",
     ),
 ]
 Vary = Annotated[
@@ -279,7 +280,8 @@ Vary = Annotated[
     typer.Option(
         metavar="WHAT",
         help="What the job that adapts may change beside its schedule: microbatches=4,16 (of as many samples in all), "
-        "routes=2 (those of least delay between two datacenters), stages (on other ranks; weights move). Repeatable.",
+        "routes=2 (those of least delay between two datacenters), stages (on other ranks; weights move). Repeatable. "
+        "Of several jobs starts=8 alone: when they begin, looked for at 8 places to either side.",
     ),
 ]
 Checkpoint = Annotated[

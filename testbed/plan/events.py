@@ -18,6 +18,7 @@ from testbed.plan.timeline import (
     LinkLost,
     RankSlower,
     ScheduleSwapped,
+    StartShifted,
     begins,
     events_until,
 )
@@ -61,6 +62,11 @@ def scheduled(plan: Plan, case: Case) -> dict[str, str]:
     return {event.name: event.schedule for event in told}
 
 
+def starts_of(plan: Plan, case: Case) -> tuple[float, ...]:
+    """Per job, when it begins in a case, in seconds from the common start."""
+    return case.starts_s or tuple(job.start_s for job in plan.jobs)
+
+
 def trainings(cases: Sequence[Case]) -> Iterator[list[Case]]:
     """The cases that go on from each other, together: the first begins on the whole network."""
     together: list[Case] = []
@@ -74,27 +80,31 @@ def trainings(cases: Sequence[Case]) -> Iterator[list[Case]]:
 
 
 class Changed(NamedTuple):
-    """What events changed: names of switches and links, of jobs, and labels of schedules that jobs go on with."""
+    """What events changed: names of switches and links, of jobs, labels of schedules that jobs go on with, and names of
+    the jobs whose starts are others."""
 
     lost: tuple[str, ...]
     arrived: tuple[str, ...]
     departed: tuple[str, ...]
     swapped: tuple[str, ...] = ()
+    shifted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """As a case's label says it."""
         said = [("to", self.swapped), ("without", self.lost + self.departed), ("with", self.arrived)]
+        said += [("with another start of", self.shifted)]
         return " ".join(f"{word} {' + '.join(names)}" for word, names in said if names)
 
 
 def changed(plan: Plan, before: Case, case: Case) -> Changed:
     """What happened between two cases of a training."""
-    absent = away(plan, before), away(plan, case)
+    absent, starts = (away(plan, before), away(plan, case)), (starts_of(plan, before), starts_of(plan, case))
     return Changed(
         lost(plan, case)[len(lost(plan, before)) :],
         tuple(name for name in absent[0] if name not in absent[1]),
         tuple(name for name in absent[1] if name not in absent[0]),
         tuple(now.choice.label for was, now in zip(before.jobs, case.jobs, strict=True) if now != was),
+        tuple(job.name for job, was, now in zip(plan.jobs, *starts, strict=True) if now != was),
     )
 
 
@@ -199,7 +209,7 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
             came = arrives[event.name]
             expected = f"more than {came.iteration}, when it arrives"
             require(came < event.at, source, f"{field}.at.iteration", event.at.iteration, expected)
-        if isinstance(event, ScheduleSwapped):
+        if isinstance(event, ScheduleSwapped | StartShifted):
             require(event.name in working, source, f"{field}.name", event.name, "a job that trains then")
         try:
             after = event.on_network(network)
@@ -216,6 +226,8 @@ def _mark(event: Event) -> tuple[tuple[object, ...], str]:
     """What no two events between iterations may share, and in words that there is one of it."""
     if isinstance(event, ScheduleSwapped):
         return (event.kind, event.name, event.at), "one schedule at a time"
+    if isinstance(event, StartShifted):
+        return (event.kind, event.name, event.at), "one start at a time"
     if isinstance(event, FlowsMoved):
         return (event.kind, event.name, event.at, event.source, event.target), "one route at a time"
     return (isinstance(event, JobArrives), event.name), "each name once"
@@ -272,7 +284,10 @@ def check_training(plan: Plan, cases: Sequence[Case], where: Sequence[Place]) ->
     first, (source, field) = cases[0], where[0]
     require(first.continues is None, source, field, first.label, "a case before it that it goes on from")
     for (before, case), (source, field) in zip(pairwise(cases), where[1:], strict=True):
-        require(case.starts_s == before.starts_s, source, field, case.label, "the same starts as the case before it")
+        shifted = {e.name: e.start_s for e in events_until(plan, case, begins(case)) if isinstance(e, StartShifted)}
+        starts = [shifted.get(job.name, was) for job, was in zip(plan.jobs, starts_of(plan, first), strict=True)]
+        expected = "the starts of the case before it, but for those that events shift"
+        require(list(starts_of(plan, case)) == starts, source, field, case.label, expected)
         told = scheduled(plan, case) if first.alone is None else {}
         for job, was, now in zip(plan.jobs, before.jobs, case.jobs, strict=True):
             _check_swap(job, was, now, told.get(job.name, was.choice.label), source, field)

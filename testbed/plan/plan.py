@@ -271,15 +271,20 @@ class HostCosts:
     """What the model has within so much of each other may come the other way round; so much in earlier plans."""
 
 
+MOST_STARTS = 64
+"""Places to either side at which starts may be looked for."""
+
+
 @_written
 @dataclass(frozen=True)
 class Adaptation:
-    """What may swap the schedule of a plan's only job while it is trained."""
+    """What may swap the schedule of a plan's only job while it is trained; of several jobs, when they begin."""
 
     controller: str
     """As --adapt has it: a name or FILE.py:NAME, and options behind commas."""
     choices: tuple[ScheduleChoice, ...]
-    """What it may swap between, each made anew for what it believes of network and ranks."""
+    """What it may swap between, each made anew for what it believes of network and ranks; () of several jobs, which
+    keep their schedules."""
     swap_s: float
     """What it takes a swap to cost."""
     microbatches: tuple[int, ...] = ()
@@ -288,6 +293,8 @@ class Adaptation:
     """Between two datacenters; 1: the one that the plan has."""
     stages: bool = False
     """Whether it may swap to a schedule whose stages are on other ranks, so that weights move."""
+    starts: int = 0
+    """Places to either side at which starts are looked for, of several jobs; 0: those that the plan has."""
     content: str | None = None
     """Of a controller in a file, what the file holds; None of one that is registered."""
 

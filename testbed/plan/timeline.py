@@ -144,6 +144,22 @@ class FlowsMoved(Event):
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
+class StartShifted(Event):
+    """A job begins its iterations so long after the common start of all jobs from then on."""
+
+    kind = "start-shifted"
+    option = "--adapt"
+    of_jobs = True
+    between_iterations = True
+
+    start_s: float
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.name}@{self.at.iteration}"
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
 class LinkEvent(Event):
     """One direction of a link has another rate or delay from then on, or sends nothing until it sends again.
 
@@ -201,7 +217,17 @@ class RankSlower(Event):
 
 
 EVENT_KINDS: dict[str, type[Event]] = {
-    kind.kind: kind for kind in (LinkLost, JobArrives, JobDeparts, ScheduleSwapped, FlowsMoved, LinkEvent, RankSlower)
+    kind.kind: kind
+    for kind in (
+        LinkLost,
+        JobArrives,
+        JobDeparts,
+        ScheduleSwapped,
+        FlowsMoved,
+        StartShifted,
+        LinkEvent,
+        RankSlower,
+    )
 }
 """By what plan.json calls them."""
 

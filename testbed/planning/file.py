@@ -18,7 +18,7 @@ from testbed.plan import costs, events, routes
 from testbed.plan.background import check_background
 from testbed.plan.microbatches import require_microbatches
 from testbed.plan.network_state import NetworkState, network_at, planned
-from testbed.plan.plan import Adaptation, Case, Flow, Job, JobSchedule, Network, Plan, Route
+from testbed.plan.plan import MOST_STARTS, Adaptation, Case, Flow, Job, JobSchedule, Network, Plan, Route
 from testbed.planning.recoverable import require_recoverable
 from testbed.planning.upgrade import upgraded
 from testbed.planning.values import check_values
@@ -62,6 +62,8 @@ def to_json(plan: Plan) -> str:
         _leave_out_unused(written["recovery"])
     if plan.rounds == "together":
         del written["rounds"]
+    if plan.adaptation is not None and not plan.adaptation.starts:
+        del written["adaptation"]["starts"]
     for flow in written.get("background", ()):
         if not flow["changes"]:
             del flow["changes"]
@@ -176,6 +178,9 @@ def _check_adaptation(plan: Plan, adaptation: Adaptation, source: str) -> None:
         require_microbatches(plan.jobs[0], count, source, f"adaptation.microbatches.{number}")
     routes = adaptation.routes
     require(routes >= 1, source, "adaptation.routes", routes, "1 or more")
+    starts, several = adaptation.starts, len(plan.jobs) > 1
+    expected = f"1 to {MOST_STARTS} where there are several jobs, 0 where there is one"
+    require((0 < starts <= MOST_STARTS) if several else starts == 0, source, "adaptation.starts", starts, expected)
 
 
 def _check_network(network: Network, source: str) -> None:

@@ -18,7 +18,7 @@ from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan import costs
 from testbed.plan.background import rates_change
-from testbed.plan.events import at_work, phases, trainings
+from testbed.plan.events import at_work, phases, starts_of, trainings
 from testbed.plan.free_rounds import require_free
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Job, Plan
@@ -221,7 +221,7 @@ def freely(plan: Plan) -> Plan:
 
 def start_s(plan: Plan, case: Case, job: int) -> float:
     """When a job begins in a case, in seconds from the common start."""
-    return case.starts_s[job] if case.starts_s else plan.jobs[job].start_s
+    return starts_of(plan, case)[job]
 
 
 def loads_of(plan: Plan, case: Case, schedules: Sequence[Schedule]) -> list[Load]:

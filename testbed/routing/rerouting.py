@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from testbed.errors import BadInput, listed
 from testbed.plan import routes
-from testbed.plan.events import at_work, changed, check_events, lost, scheduled
+from testbed.plan.events import at_work, changed, check_events, lost, scheduled, starts_of
 from testbed.plan.moved_weights import require_movable
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Continuation, Framing, JobSchedule, Plan, Route
 from testbed.plan.routes import datacenter_of
-from testbed.plan.timeline import BEGINNING, Event, FlowsMoved, LinkLost, Moment, ScheduleSwapped
+from testbed.plan.timeline import BEGINNING, Event, FlowsMoved, LinkLost, Moment, ScheduleSwapped, StartShifted
 from testbed.planning.resolve import framing_of
 from testbed.routing.apply import demands, on_routes
 from testbed.routing.planner import USUAL_REACH, Planner, Reach
@@ -108,8 +108,24 @@ def with_swap(plan: Plan, before: Case, chosen: JobSchedule, taken: tuple[Route,
         if was != now:
             moved[datacenter_of(nodes[flow.source]), datacenter_of(nodes[flow.target])] = now
     happens = [ScheduleSwapped(name, at, label), *(FlowsMoved(name, at, *pair, to) for pair, to in moved.items())]
-    continues = Continuation(after, None, *USUAL_REACH)
-    case = replace(before, label=f"{label} from {after}", jobs=(chosen,), routes=taken, continues=continues)
+    case = replace(before, label=f"{label} from {after}", jobs=(chosen,), routes=taken)
+    return _going_on(plan, before, case, happens)
+
+
+def with_shift(plan: Plan, before: Case, starts_s: Sequence[float], said: str, after: int) -> tuple[Plan, Case]:
+    """The plan of jobs that begin at these times after so many measured iterations, one for each job, and the case
+    behind the one `before` in which they do; `said` is in its label.
+    """
+    pairs = zip(plan.jobs, starts_of(plan, before), starts_s, strict=True)
+    happens = [StartShifted(job.name, Moment(after), now) for job, was, now in pairs if was != now]
+    chosen = " + ".join(dict.fromkeys(chosen.choice.label for chosen in before.jobs))
+    case = replace(before, label=f"{chosen}, {said} from {after}", starts_s=tuple(starts_s))
+    return _going_on(plan, before, case, happens)
+
+
+def _going_on(plan: Plan, before: Case, case: Case, happens: Sequence[Event]) -> tuple[Plan, Case]:
+    """The plan in which these events have a case go on from the one `before`, and that case."""
+    case = replace(case, continues=Continuation(happens[0].at.iteration, None, *USUAL_REACH))
     place = [one.label for one in plan.cases].index(before.label) + 1
     cases = (*plan.cases[:place], case, *plan.cases[place:])
     events = tuple(sorted((*plan.events, *happens), key=lambda event: event.at))

@@ -1,32 +1,35 @@
-"""A job that adapts in a lab: what it sees of its own iterations, and what its controller decides by that."""
+"""A job that adapts in a lab, or several: what is seen of their iterations, and what their controller decides."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.adaptation.adaptable_job import adaptable_job, planned_belief
+from testbed.adaptation.adaptable_job import adaptable_job
 from testbed.adaptation.adapting_plan import OPTION
 from testbed.adaptation.candidate import JobSetting, Prospect
-from testbed.adaptation.controller import Adapting, Step, choose
+from testbed.adaptation.controller import Step, choose
 from testbed.adaptation.estimates import Belief, named
+from testbed.adaptation.in_lab import LabSubject, OneJob, SeveralJobs
+from testbed.adaptation.jobs_in_rounds import jobs_in_rounds
 from testbed.adaptation.may_change import MayChange
 from testbed.adaptation.oracle import best_sequence
-from testbed.adaptation.sightings import PROBE_BYTES, Path, sighting, with_wire_bytes
+from testbed.adaptation.sightings import PROBE_BYTES, Path
 from testbed.adaptation.swap_costs import kind_of
 from testbed.errors import RunFailed
-from testbed.plan.plan import Case, JobSchedule, Plan
+from testbed.model.lower import Load, shared_by
+from testbed.plan.plan import Adaptation, Case, Plan
 from testbed.plan.timeline import LinkEvent
-from testbed.planning.drawn_iterations import phase_of, rank_changes
+from testbed.planning.drawn_iterations import phase_of, rank_changes, varies
 from testbed.planning.prediction import parts_of, predict_training
-from testbed.session.running import GoesOn
+from testbed.planning.training_prediction import TrainingPrediction
+from testbed.session.running import GoesOn, Shifts
 from testbed.spec.choice import with_ending
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace
@@ -46,19 +49,18 @@ class AdaptingLab:
         """Raises BadInput for a plan that no controller can adapt."""
         assert plan.adaptation is not None
         asked = plan.adaptation
-        self._job, self._network = (
-            adaptable_job(plan, asked.choices, MayChange(asked.microbatches, asked.routes, asked.stages)),
-            network,
-        )
-        controller, begins = choose(asked.controller, option=OPTION, content=asked.content), plan.cases[0].jobs[0]
-        self._adapting = Adapting(self._job, controller.begin(), asked.swap_s, begins.choice.label)
+        self._subject, self._network = _subject(plan, asked), network
+        controller = choose(asked.controller, option=OPTION, content=asked.content)
+        self._adapting = self._subject.adapting(controller.begin(), asked.swap_s)
         self._begun = self._adapting.running
         self._plan, self._asked = plan, asked
-        self._message_bytes = max(self._job.planned.message_bytes)
-        self._predicted: dict[JobSetting, Trace] = {self._begun.setting: self._training(self._begun)}
+        begun = self._training(self._begun)
+        self._predicted: dict[JobSetting, list[Trace]] = {self._begun.setting: self._parts(self._begun, begun)}
         """By setting, what is predicted with the first candidate that had it: messages are the same with every one."""
-        self._never_s = self._times_s(self._predicted[self._begun.setting]).tolist()
-        self._planned_s = self._believed_s(planned_belief(self._job))
+        self._loads = {number: begun.loads_of(number) for number in self._measured}
+        """Of every measured iteration, what jobs put on which network."""
+        self._never_s = self._times_s(self._begun, begun).tolist()
+        self._planned_s = self._believed_s(self._subject.belief)
         self._happens = _happenings(plan)
         self._rows: list[dict[str, Any]] = []
         self._swap: tuple[JobSetting, JobSetting] | None = None
@@ -76,28 +78,26 @@ class AdaptingLab:
     @property
     def cases(self) -> list[Case]:
         """See session.running.RunningController."""
-        begins, job = self._plan.cases[0], self._job
-        return [
-            replace(begins, jobs=(job.scheduled(recipe.choice, setting),), routes=job.routes_in(setting))
-            for setting, recipe in job.settings.items()
-        ]
+        return self._subject.cases
 
-    def after(self, iteration: int, ended: Trace, *, over: bool) -> GoesOn | None:
+    def after(self, iteration: int, ended: Sequence[Trace], *, over: bool) -> GoesOn | Shifts | None:
         """See session.running.RunningController."""
         running, begun_s = self._adapting.running, time.monotonic()
         probes_s = self._probes_s(running.setting)
         probing_s = time.monotonic() - begun_s
         if running.setting not in self._predicted:
-            self._predicted[running.setting] = self._training(running)
-        seen = sighting(with_wire_bytes(ended, self._predicted[running.setting]), self._job.ranks, probes_s)
+            self._predicted[running.setting] = self._parts(running, self._training(running))
+        seen = self._subject.seen(ended, self._predicted[running.setting], running, probes_s)
         step = self._adapting.after(iteration - 1, seen)
         step = step._replace(swapped_to=None, expected_s=step.stays_s) if over else step
-        self._keep(iteration - 1, running, float(ended.makespans()[0]), probes_s, step)
+        self._keep(iteration - 1, running, seen.iteration_s, probes_s, step)
         self._rows[-1]["probing_s"] = probing_s
         if step.swapped_to is None:
             return None
-        scheduled = self._scheduled(step.swapped_to, with_ending(step.swapped_to.label, f" of {iteration}"))
-        return GoesOn(scheduled, self._job.routes_in(step.swapped_to.setting))
+        if not isinstance(self._subject, OneJob):
+            return Shifts(step.swapped_to.setting.starts_s, step.swapped_to.label)
+        scheduled = self._subject.scheduled(step.swapped_to, with_ending(step.swapped_to.label, f" of {iteration}"))
+        return GoesOn(scheduled, self._subject.job.routes_in(step.swapped_to.setting))
 
     def swapped(self, seconds: float) -> None:
         """See session.running.RunningController."""
@@ -109,23 +109,32 @@ class AdaptingLab:
         """See session.running.RunningController."""
         self._rows[iteration - 1]["idle_s"] = idle_s
 
-    def _scheduled(self, prospect: Prospect, label: str) -> JobSchedule:
-        """What the job does in a case with a candidate, which the plan calls so."""
-        recipe = self._job.labelled(prospect.label)
-        bare = self._job.scheduled(recipe.choice.model_copy(update={"label": label}), prospect.setting)
-        return replace(bare, rows=prospect.schedule.rows)
+    @property
+    def _measured(self) -> range:
+        """The rounds of the training that count."""
+        return phase_of(self._plan, self._plan.cases[0]).measured
 
-    def _training(self, runs: Prospect) -> Trace:
+    def _training(self, runs: Prospect) -> TrainingPrediction:
         """What is predicted with a candidate and the plan's events."""
-        case = self._plan.cases[0]
-        routes = self._job.routes_in(runs.setting)
-        running = replace(case, jobs=(self._scheduled(runs, runs.label),), routes=routes)
-        (part,) = parts_of(self._plan, running, predict_training(self._plan, running).trace)
-        return part
+        return predict_training(self._plan, self._subject.case_with(runs))
 
-    def _times_s(self, predicted: Trace) -> NDArray[np.float64]:
-        """Per measured iteration."""
-        return predicted_times_s(predicted, phase_of(self._plan, self._plan.cases[0]).measured)
+    def _parts(self, runs: Prospect, predicted: TrainingPrediction) -> list[Trace]:
+        """Of every job, from its own start."""
+        return parts_of(self._plan, self._subject.case_with(runs), predicted.trace)
+
+    def _times_s(self, runs: Prospect, predicted: TrainingPrediction) -> NDArray[np.float64]:
+        """Per measured iteration; of several jobs the mean."""
+        parts = self._parts(runs, predicted)
+        found: NDArray[np.float64] = np.mean([predicted_times_s(part, self._measured) for part in parts], axis=0)
+        return found
+
+    def _states(self) -> list[Sequence[Load]]:
+        """What jobs put on which network, each time that something else happens to it; slots as drawn are not that."""
+        loads = list(self._loads.values())[: len(self._rows)]
+        if not varies(self._plan, self._plan.cases[0]):
+            return list({id(each): each for each in loads}.values())
+        typical = {shared_by(each[0].problem): [load._replace(slots_s=None) for load in each] for each in loads}
+        return list(typical.values())
 
     def _oracle(self) -> list[dict[str, Any]]:
         """Per iteration, schedule and time of who knows all events and may run whatever the controller could: as
@@ -133,9 +142,9 @@ class AdaptingLab:
         """
         if not self._rows:
             return []
-        every = {each.candidate: each for each in (self._begun, *self._adapting.candidates)}.values()
-        trained = [self._training(each) for each in every]
-        seconds = np.array([self._times_s(each)[: len(self._rows)] for each in trained]).T
+        known = [made for loads in self._states() for made in self._subject.made_for(loads)]
+        every = {each.candidate: each for each in (self._begun, *self._adapting.candidates, *known)}.values()
+        seconds = np.array([self._times_s(each, self._training(each))[: len(self._rows)] for each in every]).T
         names = [each.label for each in every]
         swaps_s = self._adapting.swap_costs.matrix([each.candidate for each in every])
         chosen = best_sequence(seconds, [swaps_s] * len(seconds))
@@ -152,18 +161,17 @@ class AdaptingLab:
     def _probes_s(self, setting: JobSetting) -> dict[Path, float]:
         """Of the paths in use. A link that is down says nothing."""
         found = {}
-        problem = self._job.settings[setting].problem
-        ends = self._job.pairs(problem)
-        for path in setting.paths:
+        for path, ends in self._subject.probed(setting).items():
             try:
-                found[path] = self._network.probe_s(*self._job.nodes_of(problem, ends[path.pair]), int(PROBE_BYTES))
+                found[path] = self._network.probe_s(*ends, int(PROBE_BYTES))
             except RunFailed:
                 continue
         return found
 
     def _believed_s(self, belief: Belief) -> dict[str, float]:
         """What the longest message takes from one datacenter to another, and one action of each kind on a rank."""
-        found = {named(which): path.crossing_s(self._message_bytes) for which, path in belief.paths.items()}
+        size = self._subject.largest_message_bytes
+        found = {named(which): path.crossing_s(size) for which, path in belief.paths.items()}
         for (rank, _), slot in belief.slots.items():
             name = f"rank {rank}"
             found[name] = found.get(name, 0.0) + slot.value
@@ -199,6 +207,13 @@ class AdaptingLab:
             "expected_s": step.expected_s,
         }
         self._rows.append(row)
+
+
+def _subject(plan: Plan, asked: Adaptation) -> LabSubject:
+    """Raises BadInput for what no controller can adapt."""
+    if asked.starts:
+        return SeveralJobs(jobs_in_rounds(plan, asked.starts))
+    return OneJob(adaptable_job(plan, asked.choices, MayChange(asked.microbatches, asked.routes, asked.stages)))
 
 
 def _happenings(plan: Plan) -> dict[int, list[str]]:

@@ -30,7 +30,7 @@ from testbed.planning.prediction import loads_of, parts_of, ranges_of_training, 
 from testbed.planning.ties import Range
 from testbed.planning.training_prediction import PlacedEvent, TrainingPrediction
 from testbed.progress import ProgressStep
-from testbed.routing.rerouting import with_swap
+from testbed.routing.rerouting import with_shift, with_swap
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
@@ -41,7 +41,7 @@ from testbed.session.message_costs import MessageCosts
 from testbed.session.neighbour_memory import NeighbourMemory, StateExchange
 from testbed.session.recovering_rounds import RecoveringJob, RecoveringRounds
 from testbed.session.rounds import Round, WitnessedIterations, WitnessedRounds, task_of, timed_schedule
-from testbed.session.running import Running
+from testbed.session.running import GoesOn, Running
 from testbed.session.timers import TimedAction
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace, concatenate
@@ -386,6 +386,7 @@ class _UnderWay:
         begun_s = time.monotonic()
         change(self.plan, before.case, part.case)
         going.swap(_swaps(before, part))
+        going.shift({job.number: job.load.start_s for job in part.jobs})
         took_s = time.monotonic() - begun_s
         if self.running.adaptation is not None:
             self.running.adaptation.swapped(took_s)
@@ -395,14 +396,19 @@ class _UnderWay:
         """The round of a number begins at this instant of the monotonic clock. Raises RunFailed."""
         warmup, adaptation = self.plan.jobs[0].workload.warmup, self.running.adaptation
         if adaptation is not None and number > warmup:
-            over_s = self.began_s + float(self.ended[-1].trace(self.parts[-1].jobs[0].number).makespans()[0])
-            adaptation.goes_on(number - warmup, start_s - over_s)
+            ended = self.ended[-1]
+            took_s = [job.load.start_s + ended.row(job.number).makespan_s for job in self._part_of(number - 1).jobs]
+            adaptation.goes_on(number - warmup, start_s - self.began_s - max(took_s))
         self.began_s = start_s
         if player is not None:
             player.announce(number, start_s)
         if self.running.background is not None:
-            training = next(part.training for part in self.parts if number in part.phase.rounds)
+            training = self._part_of(number).training
             self.running.background.begin(start_s, training.traffic_s.get(number))
+
+    def _part_of(self, number: int) -> _Part:
+        """The one that has the round of a number."""
+        return next(part for part in self.parts if number in part.phase.rounds)
 
     def _rounds(self, deadline: Deadline, announce: Callable[[int, float], None]) -> WitnessedRounds | RecoveringRounds:
         running, recovery = self.running, self.plan.recovery
@@ -450,20 +456,26 @@ class _UnderWay:
                 job.note(ended, part, own_phase(self.plan, part.case, part.phase, job.number))
 
     def _swapped(self, part: _Part, number: int) -> bool:
-        """Whether it was decided, after the round of a number, that another part goes on with another schedule."""
+        """Whether it was decided, after the round of a number, that another part goes on."""
         if self.running.adaptation is None:
             return False
-        (job,) = part.jobs
         after = number + 1 - self.plan.jobs[0].workload.warmup
         over = number == part.phase.rounds[-1]
-        chosen = self.running.adaptation.after(after, self.ended[-1].trace(job.number), over=over)
+        traces = [self.ended[-1].trace(job.number) for job in part.jobs]
+        chosen = self.running.adaptation.after(after, traces, over=over)
         if chosen is None:
             return False
-        self.plan, case = with_swap(replace(self.plan, adaptation=None), part.case, *chosen, after)
-        schedule = schedule_of(self.plan, case, job=0)
-        assert schedule is not None
+        plan = replace(self.plan, adaptation=None)
+        if isinstance(chosen, GoesOn):
+            self.plan, case = with_swap(plan, part.case, *chosen, after)
+            schedule = schedule_of(self.plan, case, job=0)
+            assert schedule is not None
+            made: Sequence[Generated] = [Generated(schedule, None)]
+        else:
+            self.plan, case = with_shift(plan, part.case, *chosen, after)
+            made = self.made[-1]
         self.cases.append(case)
-        self.made.append([Generated(schedule, None)])
+        self.made.append(made)
         shorter = self._part(len(self.cases) - 2, shortened=True)
         self.parts[-1] = part._replace(phase=shorter.phase)
         for mine, now in zip(part.jobs, shorter.jobs, strict=True):
@@ -474,5 +486,5 @@ class _UnderWay:
             for job in added.jobs:
                 job.note(ended, added, added.phase)
         self.parts.append(added)
-        self.running.reporter.note(f"going on with {chosen.schedule.choice.label} after measured iteration {after}")
+        self.running.reporter.note(f"going on with {case.label}")
         return True

@@ -209,7 +209,8 @@ class Rounds:
     ) -> None:
         """See Loop.run."""
         self._announce = announce
-        self._loop, self._tasks, self._deadline, self._margin_s, self._timed = loop, tasks, deadline, margin_s, timed
+        self._loop, self._deadline, self._margin_s, self._timed = loop, deadline, margin_s, timed
+        self._tasks = list(tasks)
         self._schedules = [task.begins_with for task in tasks]
         self._resumed = resumed
         self._next = 0 if resumed is None else resumed.round
@@ -249,6 +250,11 @@ class Rounds:
         done = self._loop.gather(Done, self._deadline, what, at_work, timers)
         self._next += 1
         return [[reply.record.called(number) for reply in replies] for replies in done]
+
+    def shift(self, starts_s: Mapping[int, float]) -> None:
+        """Have jobs, by their place, begin so long after the common start from the next round on."""
+        for job, start_s in starts_s.items():
+            self._tasks[job] = replace(self._tasks[job], start_s=start_s)
 
     def swap(self, schedules: Mapping[int, TimedSchedule]) -> None:
         """Have jobs, by their place, go on with another schedule from the next round on, with the weights that they

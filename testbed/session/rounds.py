@@ -145,6 +145,10 @@ class WitnessedRounds:
         """Have workers fail in the next round, so long after its beginning."""
         self._rounds.fails = failure
 
+    def shift(self, starts_s: Mapping[int, float]) -> None:
+        """Have jobs, by their numbers, begin so long after the common start from the next round on."""
+        self._rounds.shift({self._jobs.index(number): start_s for number, start_s in starts_s.items()})
+
     def swap(self, schedules: Mapping[int, TimedSchedule]) -> None:
         """Have jobs, by their numbers, go on with another schedule from the next round on; see Rounds.swap."""
         self._rounds.swap({self._jobs.index(number): run for number, run in schedules.items()})

@@ -26,8 +26,17 @@ class GoesOn(NamedTuple):
     """One for every flow of the plan."""
 
 
+class Shifts(NamedTuple):
+    """When the jobs of a training begin from now on."""
+
+    starts_s: tuple[float, ...]
+    """Per job, from the common start."""
+    said: str
+    """In words."""
+
+
 class RunningController(Protocol):
-    """What decides, as iterations end, whether a training goes on with another schedule."""
+    """What decides, as iterations end, whether a training goes on with another schedule or other starts."""
 
     @property
     def document(self) -> Mapping[str, Any]:
@@ -37,11 +46,11 @@ class RunningController(Protocol):
     def cases(self) -> Sequence[Case]:
         """In which messages are those of every setting that it may go on with."""
 
-    def after(self, iteration: int, ended: Trace, *, over: bool) -> GoesOn | None:
-        """What the only job goes on with, now that so many measured iterations are over; None: with what it has, as it
-        is where the training is `over`.
+    def after(self, iteration: int, ended: Sequence[Trace], *, over: bool) -> GoesOn | Shifts | None:
+        """What the only job goes on with, or when several begin, now that so many measured iterations are over; None:
+        with what they have, as it is where the training is `over`.
 
-        `ended` is the last of them, as it was measured.
+        `ended` is the last of them, as it was measured, of every job.
         """
 
     def swapped(self, seconds: float) -> None:

@@ -11,7 +11,7 @@ from in_process import run_testbed
 from testbed.adaptation import controller
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
 from testbed.adaptation.believed_problem import believed
-from testbed.adaptation.controller import Adapting, Decide, Outlook
+from testbed.adaptation.controller import Decide, Outlook, adapting_job
 from testbed.adaptation.may_change import MayChange
 from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World, rehearse
@@ -106,7 +106,7 @@ def test_what_is_believed_predicts_every_number_of_them(event: str, receives: st
     job = job_of(f"receives={receives}")
     world = World(job, [change(event, job.plan)], AS_PACED)
     for begin in ("1f1b with 4 microbatches", "1f1b", "crosspipe-greedy with 16 microbatches"):
-        adapting = Adapting(job, controller.never(), 0.0, begin)
+        adapting = adapting_job(job, controller.never(), 0.0, begin)
         for iteration in range(3):
             seen = sighting(
                 world.trace(adapting.running, iteration), job.ranks, world.probes_s(iteration, adapting.running.setting)
@@ -124,7 +124,7 @@ def test_other_microbatches_are_no_other_links_or_ranks(job: AdaptableJob) -> No
     decide = in_turn(
         "1f1b with 16 microbatches", "1f1b with 4 microbatches", "crosspipe-greedy", "1f1b with 4 microbatches"
     )
-    world, adapting = World(job, [], SlotVariation(0.02, 3)), Adapting(job, decide, 0.0, "1f1b")
+    world, adapting = World(job, [], SlotVariation(0.02, 3)), adapting_job(job, decide, 0.0, "1f1b")
     ran = []
     for iteration in range(8):
         running = adapting.running

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
 from testbed.adaptation.believed_problem import believed
-from testbed.adaptation.controller import Adapting, ski_rental
+from testbed.adaptation.controller import adapting_job, ski_rental
 from testbed.adaptation.estimates import Belief, Estimator, PathEstimate, exactly, path_of
 from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World
@@ -280,7 +280,7 @@ def test_a_link_that_two_paths_share_is_found_and_shared_in_predictions(event: s
     plan = load_plan(STAR, PP4, settings=["placement=[a/0, b/0, b/1, c/0]"])
     job = adaptable_job(plan, choose(plan, ["zb-h1", "crosspipe-greedy"]))
     world = World(job, [change(event, plan)], AS_PACED)
-    adapting = Adapting(job, ski_rental(dwell=2), 0.0)
+    adapting = adapting_job(job, ski_rental(dwell=2), 0.0)
     for iteration in range(8):
         running = adapting.running
         seen_now = sighting(world.trace(running, iteration), job.ranks, world.probes_s(iteration, running.setting))

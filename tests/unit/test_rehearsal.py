@@ -275,7 +275,9 @@ AS_IT_IS = JobSetting(1, (), (0,))
 def prospects(*seconds: float) -> list[Prospect]:
     """With so many microbatches each, so that all have other rows; the fastest first."""
     made = [
-        Prospect(f"s{n}", AS_IT_IS, Schedule(f"s{n}", (tuple(Action(0, Kind.F, m) for m in range(n)),), (0,), n), each)
+        Prospect(
+            f"s{n}", AS_IT_IS, (Schedule(f"s{n}", (tuple(Action(0, Kind.F, m) for m in range(n)),), (0,), n),), each
+        )
         for n, each in enumerate(seconds, 1)
     ]
     return sorted(made, key=lambda each: each.predicted_s)
