@@ -118,6 +118,7 @@ def possible(values: Sequence[Any]) -> bool:
         row.get("network") == "clos" and (row.get("happens") in ("rate", "delay", "outage") or row.get("traffic")),
         row.get("rounds") == "free" and any(row.get(name) for name in ("event", "alone", "happens", "adapt", "fails")),
         row.get("adapt") and (jobs > 1 or row.get("alone") or row.get("event") or row.get("fails")),
+        row.get("fails") and row.get("enforce") == "ports",
         row.get("fails") and any((jobs > 1, row.get("event"), row.get("happens"), row.get("traffic"))),
     )
     return not any(refused)

@@ -28,6 +28,8 @@ def require_recoverable(plan: Plan, source: str, field: str) -> None:
     )
     beside = "--adapt" if plan.adaptation else next((event.option for event in plan.events), None)
     require(beside is None, source, field, beside, "no events and no controller beside failures")
+    # a worker's listener cannot have the one port that connections of the one before it keep for a minute
+    require(plan.enforcement != "ports", source, field, "--enforce ports", "other enforcement beside failures")
     require(checkpoints.every >= 1, source, field, checkpoints.every, "a checkpoint every iteration, or fewer")
     for seconds in (checkpoints.save_s, checkpoints.restart_s):
         require(0 <= seconds <= MOST_SLOT_S, source, field, seconds, f"0 to {MOST_SLOT_S:g} s")

@@ -156,8 +156,9 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
     witness.watch(lab.carriers())
     real_time = all(world.real_time for world in worlds)
     adaptation = None if plan.adaptation is None else AdaptingLab(plan, lab)
-    workers = LabWorkers(live.standing, live.loop, worlds[0], connecting)
-    shared = live.ranges, lab, live.background, adaptation, workers
+    # with chosen ports no worker can be replaced: connections of the one before it keep its listener's port
+    replaced = None if plan.enforcement == "ports" else LabWorkers(live.standing, live.loop, worlds[0], connecting)
+    shared = live.ranges, lab, live.background, adaptation, replaced
     running = Running(LabAccounts(lab, live.background), live.loop, live.results, reporter, real_time, witness, *shared)
     without_shaping = partial(control.measure, running, lab) if live.options.control else None
     return StartedSession(running, routes, live.identity, manifest, without_shaping)

@@ -179,6 +179,15 @@ def test_failures_are_not_beside_what_else_changes(tmp_path: Path, beside: tuple
     assert said in " ".join(done.stderr.split())
 
 
+def test_ports_are_not_chosen_for_workers_that_are_replaced(tmp_path: Path) -> None:
+    clos = {"leaves": 4, "spines": 2, "hosts": 1, "rate": "1 Gbit/s", "delay": "10 us"}
+    (tmp_path / "clos.yaml").write_text(json.dumps({"name": "clos", "datacenters": {"pod": {"clos": clos}}}))
+    words = (tmp_path / "clos.yaml", "tiny-gpt-pp4", "--schedule", "1f1b", "--enforce", "ports")
+    done = run_testbed("plan", *words, "--failure", "rank 1 at 3 s", "-o", tmp_path / "plan.json")
+    assert done.returncode == 2, done.stderr
+    assert "got '--enforce ports', expected other enforcement beside failures" in " ".join(done.stderr.split())
+
+
 def test_a_plan_keeps_the_failures_that_come_while_it_is_trained(tmp_path: Path) -> None:
     words = ("two-dc-longhaul", "tiny-gpt-pp4", "--schedule", "1f1b", "--schedule", "zb-h1", "--iterations", "12")
     drawn = ("--chaos", "mtbf=6s,seed=3", "--checkpoint", "every=2,save=150ms", "--failure", "rank 3 at 1 s")
