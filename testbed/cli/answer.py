@@ -95,7 +95,8 @@ def answer_tables(document: Mapping[str, Any], rows: Sequence[ScheduleComparison
 
     One table where `width` columns of the screen hold it.
     """
-    fastest = set() if document.get("adaptation") else {name_of(row) for row in _fastest_rows(rows)}
+    adapted = bool(document.get("adaptation"))  # its schedules had other links: they are not held against each other
+    fastest = set() if adapted else {name_of(row) for row in _fastest_rows(rows)}
     names = [Text(name_of(row), style="bold" if name_of(row) in fastest else "") for row in rows]
     times = show_times(
         [seconds for row in rows for seconds in (row.measured_s, *row.predicted_range_s)],
@@ -109,7 +110,7 @@ def answer_tables(document: Mapping[str, Any], rows: Sequence[ScheduleComparison
         Column("predicted", predicted),
         Column("error", [show_change(row.error, 2) for row in rows]),
         *p95_columns(rows),
-        _gain(rows),
+        *([] if adapted else [_gain(rows)]),
         Column("trusted", [show_trusted(row) for row in rows]),
     ]
     where = f"{document['shaper']}, {document['transport']}, {document['clock']} clock"

@@ -67,6 +67,7 @@ def comparison(subjects: Sequence[Subject]) -> Markup:
     if not rows:
         return note("Not shown: no schedule is finished.")
     several, jobs = len(subjects) > 1, [isinstance(row, JobComparison) for _, row in rows]
+    ranked = not all(jobs) and not all(subject.run.comparison.get("adaptation") for subject in subjects)
     whose, costs = costs_of_others([row for _, row in rows])
     known = [(row.measured_s, *row.predicted_range_s, row.predicted_on_this_host_s) for _, row in rows]
     times = iter(show_times([seconds for of_row in known for seconds in of_row]))
@@ -83,7 +84,7 @@ def comparison(subjects: Sequence[Subject]) -> Markup:
             next(spreads),
             low if low == high else f"{low.partition(' ')[0]} to {high}",
             show_change(row.error, 2),
-            *([] if all(jobs) else ["-" if row.speedup_measured is None else f"{row.speedup_measured:.2f}"]),
+            *(["-" if row.speedup_measured is None else f"{row.speedup_measured:.2f}"] if ranked else []),
             *(["-" if cost is None else show_change(cost)] if any(jobs) else []),
             trusted(row),
             *([on_this_host] if hosted else []),
@@ -98,7 +99,7 @@ def comparison(subjects: Sequence[Subject]) -> Markup:
         "± IQR",
         "predicted",
         "error",
-        *([] if all(jobs) else [f"× {BASELINE}"]),
+        *([f"× {BASELINE}"] if ranked else []),
         *([f"others cost ({whose})"] if any(jobs) else []),
         "trusted",
         *(["expected here"] if hosted else []),
