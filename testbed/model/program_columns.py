@@ -135,7 +135,10 @@ class ProgramColumns:
         """What the rows are called."""
         owners = np.array(self.owner)
         owner = owners[np.arange(len(self.row_lengths)).repeat(self.row_lengths)]
-        messages = np.concatenate(self.named)
+        messages, begin = np.empty(sum(map(len, self.named)), NAME), 0
+        for rows in self.named:  # np.concatenate looks at the types of all of them anew
+            messages[begin : begin + len(rows)] = rows
+            begin += len(rows)
         for end in ("source_rank", "target_rank"):
             messages[end] = owners[messages[end], 2]
         return RowNames(owner[:, 0], owner[:, 1], owner[:, 2], messages)

@@ -51,9 +51,7 @@ def in_ticks(problem: Problem, tick: float | None = None) -> Problem:
         input_s=every(problem.input_s),
         weight_s=every(problem.weight_s),
         backward_s=every(problem.backward_s),
-        links=tuple(
-            LinkCost(whole(link.delay_s), whole(link.seconds_per_byte * size) / size) for link in problem.links
-        ),
+        links=_links_in_ticks(problem.links, tick, size),
         changes=tuple(
             LinkChange(
                 whole(at_s), link, whole(delay_s), per_byte if math.isinf(per_byte) else whole(per_byte * size) / size
@@ -72,6 +70,16 @@ def in_ticks(problem: Problem, tick: float | None = None) -> Problem:
         unnoticed_wait_s=whole(problem.unnoticed_wait_s),
         tie_s=whole(problem.tie_s),
     )
+
+
+@lru_cache(maxsize=64)
+def _links_in_ticks(links: tuple[LinkCost, ...], tick: float, size: float) -> tuple[LinkCost, ...]:
+    """What links cost, in ticks; a message of this many bytes takes whole ones. Kept for the next choice of routes."""
+
+    def whole(seconds: float) -> float:
+        return float(round(seconds / tick))
+
+    return tuple(LinkCost(whole(link.delay_s), whole(link.seconds_per_byte * size) / size) for link in links)
 
 
 def tick_s(*problems: Problem) -> float:

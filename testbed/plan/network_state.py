@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from testbed.errors import BadInput, listed, require
@@ -159,7 +159,13 @@ def network_at(plan: Plan, case: Case, time: Moment | None = None) -> NetworkSta
 
 def link_costs(network: NetworkState) -> tuple[LinkCost, ...]:
     """What the model's links cost, by number; while one sends nothing, what they cost when it does."""
-    return tuple(LinkCost(link.delay_s, 8.0 / link.rate_bps) for link in network.everything)
+    return _costs(network.everything)
+
+
+@lru_cache(maxsize=16)
+def _costs(links: tuple[Direction, ...]) -> tuple[LinkCost, ...]:
+    """Kept, since every prediction of a plan asks for the same ones."""
+    return tuple(LinkCost(link.delay_s, 8.0 / link.rate_bps) for link in links)
 
 
 def link_changes(network: NetworkState) -> tuple[LinkChange, ...]:
