@@ -12,7 +12,7 @@ from testbed.adaptation.candidate import JobSetting, Prospect
 from testbed.adaptation.controller import Adapting, Decide, adapting_job
 from testbed.adaptation.estimates import Belief
 from testbed.adaptation.jobs_in_rounds import JobsInRounds, StartProspects, best_starts_of
-from testbed.adaptation.sightings import Path, Sighting, sighting, with_wire_bytes
+from testbed.adaptation.sightings import PROBE_BYTES, Path, Sighting, sighting, with_wire_bytes
 from testbed.model.lower import Load
 from testbed.plan.plan import Case, JobSchedule
 from testbed.trace.tables import Trace
@@ -64,7 +64,7 @@ class OneJob(NamedTuple):
     @property
     def largest_message_bytes(self) -> float:
         """As planned."""
-        return max(self.job.planned.message_bytes)
+        return max(self.job.planned.message_bytes, default=PROBE_BYTES)
 
     @property
     def cases(self) -> list[Case]:
@@ -123,7 +123,7 @@ class SeveralJobs(NamedTuple):
     @property
     def largest_message_bytes(self) -> float:
         """Of any of them."""
-        return max(max(job.planned.message_bytes, default=0.0) for job in self.jobs.jobs)
+        return max(max(job.planned.message_bytes, default=PROBE_BYTES) for job in self.jobs.jobs)
 
     @property
     def cases(self) -> list[Case]:

@@ -68,7 +68,7 @@ class JobsInRounds(NamedTuple):
     def watched(self, path: Path) -> int:
         """Of the jobs that use a path, the place of the one whose messages are looked at: the longest."""
         users = [place for place, job in enumerate(self.jobs) if path in job.recipes[0].setting.paths]
-        return max(users, key=lambda place: max(self.jobs[place].recipes[0].problem.message_bytes))
+        return max(users, key=lambda place: max(self.jobs[place].recipes[0].problem.message_bytes, default=0.0))
 
     def ends(self, path: Path) -> PipelineEnds:
         """Two ranks of that job, counted in it, which send messages there."""

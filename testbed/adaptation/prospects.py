@@ -108,7 +108,9 @@ class Prospects:
         """What is seen of the running candidate, as it would be of microbatches and stages as they are planned."""
         planned = self._subject.planned
         mine = self._subject.recipes[self._kept[running.candidate].recipe].problem
-        larger, longer = self._subject.larger(mine), max(planned.message_bytes) / max(mine.message_bytes)
+        larger, longer = self._subject.larger(mine), 1.0
+        if mine.message_bytes:  # of a pipeline of one rank there are none
+            longer = max(planned.message_bytes) / max(mine.message_bytes)
         return seen if larger == longer == 1 else seen.of_other_actions(1 / larger, longer)
 
     def alone(self, belief: Belief, running: Prospect) -> dict[Path, float]:
