@@ -119,8 +119,9 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
     cases = next((cases for cases in trainings(plan.cases) if case.label in [one.label for one in cases]), [case])
     place = [one.label for one in cases].index(case.label)
     segments = []
-    for one, phase in zip(cases[: place + 1], phases(plan, cases), strict=False):
-        mine = loads if one.label == case.label else loads_of_case(plan, one)
+    for known, phase in zip(cases[: place + 1], phases(plan, cases), strict=False):
+        one = case if known.label == case.label else known  # which may have other microbatches than the plan's has
+        mine = loads if one is case else loads_of_case(plan, one)
         slots = partial(slots_in, plan, one, mine)
         down = network_at(plan, one).down
         segments.append(Segment(phase.rounds, mine, slots, varies(plan, one), slots_change, down))
