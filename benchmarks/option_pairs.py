@@ -368,14 +368,15 @@ class Drawn:
     def happens(self) -> list[str]:
         """What becomes of the first link, or of a rank, in an iteration."""
         link, draw = f"link {self.link()}", self.draw
-        inside = f"at iteration 1 + {draw.randint(0, 80)} ms"
+        latest_ms = 5 if self.row["event"] == "lose" else 80  # an outage is to be over before its link is lost
+        inside = f"at iteration 1 + {draw.randint(0, latest_ms)} ms"
         match self.row["happens"]:
             case "rate":
                 return [f"{link} rate {draw.randint(40, 90)} % {inside}"]
             case "delay":
                 return [f"{link} delay x{draw.uniform(1.2, 3):.2f} {inside}"]
             case "outage":
-                return [f"{link} down for {draw.randint(3, 40)} ms {inside}"]
+                return [f"{link} down for {draw.randint(3, 3 + latest_ms // 2)} ms {inside}"]
             case "slower rank":
                 named = "job " if self.row["jobs"] > 1 else ""
                 rank = draw.randrange(self.row["pipeline"] * self.row["data"] * self.row["tensor"])

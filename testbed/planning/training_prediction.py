@@ -172,6 +172,7 @@ class _Training:
 
     def begin(self, segment: Segment) -> None:
         """Go on with other schedules, or begin."""
+        self._refuse_lost(segment.down - self._state.down)
         self._segment = segment
         self._state = replace(self._state, down=segment.down)
         self._add(segment.rounds.start, ())
@@ -225,6 +226,13 @@ class _Training:
         for one in reversed(self.placed):
             if one.event.direction in crossed.intersection(self._state.held) and one.event.sends is False:
                 expected = "an outage that is over in the iteration that it begins in, beside background traffic"
+                raise BadInput.of(self._plan.network.name, "events", one.event.said, expected)
+
+    def _refuse_lost(self, lost: frozenset[int]) -> None:
+        """Raises BadInput where a link is lost that keeps what came in an outage: TCP would send that again."""
+        for one in reversed(self.placed):
+            if one.event.direction in lost.intersection(self._state.held) and one.event.sends is False:
+                expected = "an outage that is over before its link is lost"
                 raise BadInput.of(self._plan.network.name, "events", one.event.said, expected)
 
     def _end(self, number: int, trace: Trace | None, loads: Sequence[Load] | None) -> None:

@@ -184,6 +184,23 @@ def test_a_plan_with_a_loss_is_predicted_before_and_after(tmp_path: Path) -> Non
             file.from_json(json.dumps(written), "plan.json")
 
 
+@pytest.mark.parametrize(
+    ("outage", "refused"), [("10 ms at iteration 1 + 5 ms", False), ("1 s at iteration 1 + 1.33 s", True)]
+)
+def test_a_link_is_not_lost_with_what_it_keeps_in_an_outage(tmp_path: Path, outage: str, refused: bool) -> None:
+    """The longer one begins when only acknowledgements are on their way."""
+    (tmp_path / "ring.yaml").write_text(RING)
+    out, happens = tmp_path / "plan.json", ("--event", f"link a--b down for {outage}", "--lose", "a--b@2")
+    done = called("plan", str(tmp_path / "ring.yaml"), PP4, "--schedule", "1f1b", *happens, "-o", str(out))
+    assert done.exit_code == 0, done.output
+    done = called("predict", str(out), "--json")
+    if refused:
+        assert isinstance(done.exception, BadInput), done.output
+        assert "expected an outage that is over before its link is lost" in str(done.exception)
+    else:
+        assert done.exit_code == 0, done.output
+
+
 MIXED = ("--arrive", "second@1", "--lose", "pod-spine1@3", "--depart", "first@4", "--lose", "pod-spine2@5")
 
 
