@@ -76,6 +76,8 @@ UNDER_NETEM = (
     "link south oslo -> warsaw delay 20 ms at iteration 1 + 180 ms",
     "link north delay 1.3 ms at iteration 3 + 93 ms",
     "link south rate 190 % at iteration 3 + 111 ms",
+    "link north down for 61 ms then rate 30 % at iteration 4 + 88 ms",
+    "link south down for 37 ms at iteration 4 + 121 ms",
 )
 
 
