@@ -1,13 +1,14 @@
 """Does a job that adapts in a lab gain what it should, and is every part of it predicted and trusted?
 
-    python benchmarks/adapting_lab.py [--iterations 24] [--out DIR] [--record [NAME]]
+    python benchmarks/adapting_lab.py [--iterations 24] [--out DIR] [--real] [--record [NAME]]
 
 The demo's job on the virtual clock, beginning with the schedule that is fastest as planned, while its link changes in
 the ways below; and while nothing changes. Two have replicas, or tensor ranks. The controller sees the job's own times
 and a probe, as `testbed run --adapt` has it. Printed are what all measured iterations took, what they would have taken
 with the first schedule (by the model, which knows the events), the swaps, and the share of an oracle's gain, swaps paid
 for. Exit 1 where a part is untrusted or off its prediction, where adapting took longer than that, or where a job swaps
-while nothing happens.
+while nothing happens. --real runs one training for each thing that may change on this machine's clock instead, among
+them the starts of two jobs: every iteration of every part is held against its prediction.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ import json
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import adapting_starts
+import yaml
+from events_on_the_wire import Iteration, iterations_of, judged, show
 from harness import options
 from harness.options import ROOT
 from harness.record import Claim, Topic, each, finish
@@ -73,6 +79,8 @@ MORE = {
     COMES_BACK: (*TWO, *CUTS),
 }
 """What else a job may change beside its schedule."""
+REAL = {"schedule": "delay x 6", "microbatches": CUT, "routes": ROUTES, "stages": STAGES, "starts": None}
+"""On the real clock, by what changes, the timeline; None: that of several jobs."""
 TWO_LINKS = """
 name: two-links
 description: Two datacenters with two links between them
@@ -117,26 +125,66 @@ class AdaptedRun(NamedTuple):
         return float(1 - measured_s / never_s)
 
 
-def adapted(name: str, iterations: int, out: Path) -> AdaptedRun:
+def adapted(name: str, iterations: int, out: Path, clock: str = "virtual") -> AdaptedRun:
     """Train through a timeline."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as other:
         other.write(TWO_LINKS)
         other.flush()
         topology = other.name if name in (ROUTES, COMES_BACK, ALL) else "two-dc-longhaul"
-        return _adapted(name, topology, iterations, out)
+        return _adapted(name, topology, iterations, out, clock)
 
 
-def _adapted(name: str, topology: str, iterations: int, out: Path) -> AdaptedRun:
-    words = ["run", topology, "tiny-gpt-pp4", "--clock", "virtual", "--adapt", "ski-rental", *MORE.get(name, ())]
+def _adapted(name: str, topology: str, iterations: int, out: Path, clock: str) -> AdaptedRun:
+    words = ["run", topology, "tiny-gpt-pp4", "--clock", clock, "--adapt", "ski-rental", *MORE.get(name, ())]
     words += ["--iterations", str(iterations), *(word for label in SCHEDULES for word in ("--schedule", label))]
     words += [word for setting in SETTINGS.get(name, ()) for word in ("--set", setting)]
     words += [word for text in TIMELINES[name] for word in ("--event", text)]
+    return _run(name, words, out)
+
+
+def _run(name: str, words: Sequence[str], out: Path) -> AdaptedRun:
     command = [sys.executable, "-m", "testbed", *words, "--no-picture", "--quiet", "--overwrite", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=LIMIT_S, check=False)
     if done.returncode not in (0, 5):
         raise RuntimeError(f"{name}: exit code {done.returncode}")
     document = json.loads((out / "comparison.json").read_text())
     return AdaptedRun(name, document["schedules"], document["adaptation"])
+
+
+def starts_shifted(iterations: int, out: Path) -> AdaptedRun:
+    """Two jobs, whose starts are shifted as their link has half of its rate, on this machine's clock."""
+    topology, workloads = adapting_starts.own("rate / 2", iterations)
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for number, document in enumerate((topology, *workloads)):
+        written.append(str(out / f"{number}.yaml"))
+        Path(written[-1]).write_text(yaml.safe_dump(dict(document)))
+    words = ["run", *written, "--clock", "real", "--adapt", "ski-rental", "--vary", "starts=8"]
+    return _run("starts", words, out / "run")
+
+
+def real(arguments: Namespace) -> int:
+    """One training for each thing that may change, on this machine's clock."""
+    found, untrusted, swapped = list[Iteration](), list[str](), list[str]()
+    with tempfile.TemporaryDirectory(prefix="testbed-adapting-") as scratch:
+        place = arguments.out or Path(scratch)
+        for axis, name in REAL.items():
+            out = place / axis
+            if name is None:
+                run, out = starts_shifted(arguments.iterations, out), out / "run"
+            else:
+                run = adapted(name, arguments.iterations, out, "real")
+            swapped += [axis] if run.swaps else []
+            for row in run.rows:
+                job = [row["job"] for row in run.rows].index(row["job"]) if "job" in row else 0
+                found += iterations_of(axis, out, row["label"], job)
+                untrusted += [] if row["trusted"] else [f"{axis}, {row['label']}: {'; '.join(row['reasons'])}"]
+            print(f"{axis}: {run.swaps} swaps, gain {run.gain:+.2%}", flush=True)
+    show(found, 40)
+    print("\n".join(untrusted))
+    what = "jobs that adapt on the real clock, one training for each thing that may change"
+    claim = judged(what, found, untrusted, "real", len(swapped), len(REAL))
+    return finish(arguments, Topic.SCHEDULES, [claim], clock="real")
 
 
 def shown(share: float | None) -> str:
@@ -148,7 +196,10 @@ def main() -> int:
     parser = options.parser(__doc__)
     parser.add_argument("--iterations", type=int, default=24)
     parser.add_argument("--out", type=Path, help="where results go; default: nowhere afterwards")
+    parser.add_argument("--real", action="store_true", help="this machine's clock, one training for each thing")
     arguments = parser.parse_args()
+    if arguments.real:
+        return real(arguments)
     found = []
     with tempfile.TemporaryDirectory(prefix="testbed-adapting-") as scratch:
         for number, name in enumerate(TIMELINES):

@@ -4,10 +4,11 @@
         [--out DIR]
 
 netem gives a packet its time as it comes: a change of rate or delay is for what comes later. Under the relay it is for
-all bytes that have not left. So the same event makes another iteration under each, and the model has both. Four events
-on topologies/two-dc-longhaul come while messages wait for the link; each iteration is held against its prediction, and
-the two shapers' against each other. Beside them the plans that benchmarks/events_on_the_wire.py draws, under netem,
-without their outages, which netem cannot play. All under the virtual clock.
+all bytes that have not left. In an outage it keeps what comes, where the relay keeps all bytes that have not left. So
+the same event makes another iteration under each, and the model has both. Seven events on topologies/two-dc-longhaul
+come while messages wait for the link; each iteration is held against its prediction, and the two shapers' against each
+other. Beside them the plans that benchmarks/events_on_the_wire.py draws, under netem; of one with an outage that is not
+over in its iteration, which netem cannot play, without its outages. All under the virtual clock.
 """
 
 from __future__ import annotations
@@ -24,14 +25,23 @@ from harness import boots, options, plans, report
 from harness.options import ROOT
 from harness.record import Claim, Topic, finish
 
+from testbed.errors import BadInput
 from testbed.plan.plan import Clock
 from testbed.planning.prediction import predict_training
-from testbed.planning.resolve import load_plan, with_clock
+from testbed.planning.resolve import load_plan, with_clock, with_shaper
 from testbed.vm import command
 
 SHAPERS = "netem", "relay"
 LINK = "link paris--warsaw"
-EVENTS = {"slower": "rate 40 %", "faster": "rate 250 %", "longer": "delay 30 ms", "shorter": "delay 2 ms"}
+EVENTS = {
+    "slower": "rate 40 %",
+    "faster": "rate 250 %",
+    "longer": "delay 30 ms",
+    "shorter": "delay 2 ms",
+    "outage": "down for 45.3 ms",
+    "restored": "down for 45.3 ms then rate 40 %",
+    "switched": "down for 45.3 ms then delay 2 ms",
+}
 """Of topologies/two-dc-longhaul, under messages that take 0.9 of a slot on the wire, when a third has left of one for
 which a rank waits."""
 SETTINGS = ["message=2.2 MB", "microbatches=8", "warmup=1", "iterations=5"]
@@ -65,17 +75,31 @@ def training(event: str, shaper: str, name: str, out: Path) -> command.GuestTrai
 
 
 def drawn(number: int, name: str, asked: Namespace, out: Path) -> command.GuestTraining:
-    """A plan of a number under netem, without outages."""
+    """A plan of a number under netem; without outages where it cannot play one of them."""
     topology, workload = documents(number, asked.seed, asked.schedules)
+    try:
+        return _under_netem(out, name, topology, workload)
+    except BadInput as error:
+        if "under netem" not in str(error):
+            raise
     steps = [text for text in topology["events"] if " down for " not in text]
     if not any(text.startswith("link") for text in steps):
         first, *_ = topology["links"]
         steps.append(f"link {'--'.join(first['between'])} rate 43.7 % at iteration 1 + 77.31 ms")
-    return replace(plans.training(out, name, topology | {"events": steps}, workload), shaper="netem")
+    return _under_netem(out, name, topology | {"events": steps}, workload)
+
+
+def _under_netem(out: Path, name: str, topology: plans.Document, workload: plans.Document) -> command.GuestTraining:
+    """Raises BadInput for what netem cannot play."""
+    made = replace(plans.training(out, name, topology, workload), shaper="netem")
+    there = with_shaper(made.plan, "netem")
+    for case in there.cases:
+        predict_training(there, case)
+    return made
 
 
 def of_both(asked: Namespace) -> tuple[Claim, list[Path]]:
-    """The four events under both shapers."""
+    """The seven events under both shapers."""
     names = {f"{event}-{shaper}": (event, shaper) for event in EVENTS for shaper in SHAPERS}
     taken = boots.take(asked, {name: partial(training, *which, name) for name, which in names.items()})
     found = []
@@ -123,7 +147,8 @@ def of_drawn(asked: Namespace) -> tuple[Claim, list[Path]]:
     taken = boots.take(asked, {name: partial(drawn, number, name, asked) for name, number in names.items()})
     found, untrusted = shown(taken)
     what = f"links that change under netem while jobs train, drawn with seed {asked.seed}, virtual clock"
-    claim = judged(what, found, untrusted, "virtual", len(taken.comparisons), taken.asked)
+    outages = sum(" down for " in (taken.out / f"{name}.topology.yaml").read_text() for name in names)
+    claim = judged(f"{what} ({outages} with outages)", found, untrusted, "virtual", len(taken.comparisons), taken.asked)
     return claim, [taken.out / name for name in taken.comparisons]
 
 

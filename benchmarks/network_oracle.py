@@ -105,18 +105,23 @@ class Link:
         """When it is at the end what has left by then."""
         return left + next((delay for since, delay, _ in reversed(self.corners) if since < left), self.delay)
 
-    def keeps(self) -> tuple[Number, Number]:
-        """Delay, and time for a byte, of what comes now to a link that stamps it."""
-        spans = [(self.delay, self.per_byte), *((d, b) for since, d, b in self.corners if since < self.world.now)]
-        delay, per_byte = spans[-1]
-        assert per_byte is not None, "netem keeps nothing back"
-        return delay, per_byte
+    def keeps(self) -> tuple[Number, Number, Number]:
+        """Delay, and time for a byte, of what comes now to a link that stamps it, and when: in an outage at its end."""
+        passed = [corner for corner in self.corners if corner[0] < self.world.now]
+        delay, per_byte = passed[-1][1:] if passed else (self.delay, self.per_byte)
+        when: Number = self.world.now
+        for since, then_delay, then_per_byte in self.corners[len(passed) :]:
+            if per_byte is not None:
+                break
+            when, delay, per_byte = since, then_delay, then_per_byte
+        assert per_byte is not None, "a link that never sends again"
+        return delay, per_byte, when
 
     def take(self, unit: Unit) -> None:
         """A unit's first bit has come."""
         if self.stamped and self.corners:
-            delay, per_byte = self.keeps()
-            before, begin = self.out, max(self.world.now + delay, self.out) - delay
+            delay, per_byte, when = self.keeps()
+            before, begin = self.out, max(when + delay, self.out) - delay
             self.out = max(begin + unit.size * per_byte, unit.last_bit) + delay
             unit.begun(begin, before)
             return
@@ -443,7 +448,7 @@ class World:
         for size in sizes:
             sent += size
             if link.stamped and link.corners:
-                delay, per_byte = link.keeps()
+                delay, per_byte, _ = link.keeps()
                 end = begin + sent * per_byte + delay
             else:
                 end = link.end(link.over(begin, sent))
@@ -552,8 +557,8 @@ def drawn(number: int, *, real: bool = False) -> list[Load]:
         )
         loads.append(Load(problem, generate(name, problem), job * draw.time(0, 3_000_000), receives))
     changes, streams, stamped = changes_drawn(number, links) if real else (), streams_drawn(number, links), False
-    if number % 4 == 1:  # as netem, which has no outage
-        changes, stamped = tuple(one for one in changes if not math.isinf(one.seconds_per_byte)), True
+    if number % 4 == 1:  # as netem
+        stamped = True
     problems = [replace(load.problem, changes=changes, streams=streams, stamped=stamped) for load in loads]
     return [load._replace(problem=problem) for load, problem in zip(loads, problems, strict=True)]
 

@@ -20,7 +20,7 @@ SHIFT_S = 1e-3
 """The same of other starts, for which nothing is made and nothing sent: they are told as iterations begin."""
 
 
-def with_adaptation(plan: Plan, controller: str, swap_s: float = SWAP_S, may: MayChange = NOTHING) -> Plan:
+def with_adaptation(plan: Plan, controller: str, may: MayChange = NOTHING) -> Plan:
     """The plan whose first case is trained, and goes on with the schedules of the others, and with what else it `may`
     change, when the controller says so. Several jobs begin when that is best, and later when that is.
 
@@ -43,7 +43,7 @@ def with_adaptation(plan: Plan, controller: str, swap_s: float = SWAP_S, may: Ma
     if able[0] != begins.jobs[0].choice:
         raise BadInput.of(OPTION, "schedule", begins.label, "one to begin with that needs no solver")
     _, *counts = dict.fromkeys(setting.microbatches for setting in job.settings)
-    adaptation = Adaptation(controller, able, swap_s, tuple(counts), may.routes, may.stages, content=content)
+    adaptation = Adaptation(controller, able, SWAP_S, tuple(counts), may.routes, may.stages, content=content)
     return replace(job.plan, cases=(begins,), adaptation=adaptation)
 
 

@@ -190,7 +190,7 @@ def execute(plan: Plan, request: Request, remarks: Sequence[str] = ()) -> int:
 
 def _require_foretold(plan: Plan) -> None:
     """Raises BadInput, before anything starts, where only the prediction can tell that a plan cannot be played."""
-    if not (plan.background and plan.events):
+    if not plan.events or not (plan.background or plan.changes_for == "comers"):
         return
     from testbed.planning.prediction import predict_training
 

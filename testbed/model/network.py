@@ -12,7 +12,8 @@ they are carried when somebody next looks at it, over several links or one that 
 
 A link may change: what is not on its way yet goes at the new rate, the rest of a packet that is being sent as well, and
 waits while there is none; what has left the wire comes out as it would have, and nothing overtakes it. Or, where
-packets are stamped as they come (netem): each keeps rate and delay as the link has them then, however long it waits.
+packets are stamped as they come (netem): each keeps rate and delay as the link has them then, however long it waits;
+what comes while there is no rate is as if it came when there is one again.
 
 Plain functions on arrays: interpreted as they are, or compiled (compile.py). Simpler views elsewhere, on purpose:
 `greedy` reserves windows of links out of turn (Algorithm 1's bw_model); `cp_model` and `bounds` keep a message together
@@ -35,7 +36,16 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 COMPILED = ("idle",)
-INLINED = ("carry_acknowledgements", "occupy", "acknowledge", "changes_of", "sent_by", "delay_after")
+INLINED = (
+    "carry_acknowledgements",
+    "occupy",
+    "acknowledge",
+    "changes_of",
+    "stamp_of",
+    "kept_until",
+    "sent_by",
+    "delay_after",
+)
 """What compile.py compiles of this module, and what becomes part of the functions that call it."""
 
 
@@ -148,10 +158,10 @@ def occupy(wires: LinkOccupancy, link: int, size: float, now: float, last_bit: f
 
     They leave it at `wires.free_s[link]`, and are at its end at `wires.out_s[link]`.
     """
-    free = wires.free_s[link]
+    free, came = wires.free_s[link], now
     if wires.stamped and changes_of(wires, link) > 0:  # behind what came before, which may have another delay
-        free = wires.out_s[link] - delay_after(wires, link, now, now)
-    begin: float = max(now, free)
+        free, came = wires.out_s[link] - delay_after(wires, link, now, now), kept_until(wires, link, now)
+    begin: float = max(came, free)
     wires.free_s[link] = max(sent_by(wires, link, begin, size, now), last_bit)
     out = wires.free_s[link] + delay_after(wires, link, wires.free_s[link], now)
     wires.out_s[link] = max(wires.out_s[link], out)
@@ -163,16 +173,35 @@ def changes_of(wires: LinkOccupancy, link: int) -> int:
     return int(wires.changes.start[link + 1] - wires.changes.start[link])
 
 
+def stamp_of(wires: LinkOccupancy, link: int, came: float) -> int:
+    """The place of the change by which a link stamps what `came` to it: the last one before that, or in an outage the
+    one that ends it; one less than the first where there is none."""
+    found, kept, until = wires.changes.start[link] - 1, False, -1.0
+    for place in range(wires.changes.start[link], wires.changes.start[link + 1]):
+        at = wires.changes.at_s[place]
+        if at < came or kept or at == until:
+            found, kept = place, wires.changes.seconds_per_byte[place] == np.inf
+            until = max(until, at) if at >= came else until
+    return int(found)
+
+
+def kept_until(wires: LinkOccupancy, link: int, came: float) -> float:
+    """When a link that stamps what `came` to it does: at once, or when an outage is over."""
+    place = stamp_of(wires, link, came)
+    return float(came if place < wires.changes.start[link] else max(came, wires.changes.at_s[place]))
+
+
 def sent_by(wires: LinkOccupancy, link: int, begin: float, size: float, came: float) -> float:
     """When `size` wire bytes have left that `came` to a link, which begins to send them at `begin`: at the rates that
     it has meanwhile, or at the one that it had as they came."""
     at, left, per_byte = begin, size, wires.seconds_per_byte[link]
+    if wires.stamped:
+        place = stamp_of(wires, link, came)
+        if place >= wires.changes.start[link]:
+            per_byte = wires.changes.seconds_per_byte[place]
+        return float(at + left * per_byte)
     for place in range(wires.changes.start[link], wires.changes.start[link + 1]):
         until = wires.changes.at_s[place]
-        if wires.stamped:
-            if until < came:
-                per_byte = wires.changes.seconds_per_byte[place]
-            continue
         if until > at:
             if per_byte < np.inf:
                 done = at + left * per_byte
@@ -187,8 +216,11 @@ def sent_by(wires: LinkOccupancy, link: int, begin: float, size: float, came: fl
 def delay_after(wires: LinkOccupancy, link: int, left: float, came: float) -> float:
     """The delay of what `came` to a link and leaves the wire at `left`."""
     delay = wires.delay_s[link]
+    if wires.stamped:
+        place = stamp_of(wires, link, came)
+        return float(delay if place < wires.changes.start[link] else wires.changes.delay_s[place])
     for place in range(wires.changes.start[link], wires.changes.start[link + 1]):
-        if wires.changes.at_s[place] < (came if wires.stamped else left):
+        if wires.changes.at_s[place] < left:
             delay = wires.changes.delay_s[place]
     return float(delay)
 

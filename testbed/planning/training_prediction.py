@@ -204,6 +204,7 @@ class _Training:
         if rates_change(self._plan) and number >= self._warmup:
             self.traffic_s[number] = self._traffic_s
             self._traffic_s += self.ends_s
+        self._refuse_unended()
         if math.isinf(self.ends_s):
             self._end(number, *before)
         self._refuse_waiting()
@@ -218,6 +219,15 @@ class _Training:
 
     def _since_s(self, number: int) -> float | None:
         return self._traffic_s if rates_change(self._plan) and number >= self._warmup else None
+
+    def _refuse_unended(self) -> None:
+        """Raises BadInput where packets are stamped as they come and an outage is not over as the iteration ends: what
+        came in it has its time by then, and only who knows the end can give it one."""
+        if self._plan.changes_for == "comers" and self._state.held:
+            held = self._state.held
+            one = next(one for one in reversed(self.placed) if one.event.direction in held and not one.event.sends)
+            expected = "under netem, an outage that is over in the iteration that it begins in; the relay plays others"
+            raise BadInput.of(self._plan.network.name, "events", one.event.said, expected)
 
     def _refuse_waiting(self) -> None:
         """Raises BadInput where background traffic waits for a link that sends nothing as the iteration ends: it would

@@ -76,6 +76,8 @@ UNDER_NETEM = (
     "link south oslo -> warsaw delay 20 ms at iteration 1 + 180 ms",
     "link north delay 1.3 ms at iteration 3 + 93 ms",
     "link south rate 190 % at iteration 3 + 111 ms",
+    "link north down for 361 ms then rate 30 % at iteration 4 + 88 ms",
+    "link south down for 37 ms at iteration 4 + 121 ms",
 )
 
 
@@ -96,6 +98,7 @@ def test_netem_changes_links_for_what_comes_later(measured: Mapping[str, Measure
     found, relayed = (iterations_of(name, measured[name].out, "zb-h1") for name in ("netem", "the same, relay"))
     assert max(one.missed for one in [*found, *relayed]) <= LIMITS["virtual"], found
     assert any(abs(a.measured_s / b.measured_s - 1) > 1e-3 for a, b in zip(found, relayed, strict=True))
+    assert min(each[-1].measured_s - each[-2].measured_s for each in (found, relayed)) > 0.2, "both wait for a link"
     counted = RunFiles(out).network("zb-h1")
     assert (counted.drops, counted.retransmits, counted.other) == (0, 0, {})
     events = pd.read_parquet(out / "link_events.parquet")

@@ -22,8 +22,62 @@ def shifting() -> Plan:
     return adapting_starts.planned(*adapting_starts.own("rate / 2", 10))
 
 
+SITES = ("oslo", "bonn", "rome")
+UNLIKE = {
+    "name": "unlike",
+    "datacenters": {site: {"nodes": 3} for site in SITES},
+    "links": [
+        {
+            "name": "north",
+            "between": ["oslo", "bonn"],
+            "forward": {"delay": "3 ms", "rate": "310 Mbit/s"},
+            "reverse": {"delay": "7 ms", "rate": "190 Mbit/s"},
+        },
+        {"name": "south", "between": ["rome", "bonn"], "delay": "5 ms", "rate": "240 Mbit/s"},
+    ],
+    "events": ["link north rate x0.5 at iteration 3", "zz rank 1 slower x1.2 at iteration 6"],
+}
+
+
+def unlike() -> Plan:
+    """A pipeline over three datacenters beside two replicas over two of them, which post receives late."""
+    common = {
+        "microbatches": 5,
+        "microbatch_size": 1,
+        "pacing": {"F": "11.3 ms", "I": "11.3 ms", "W": "11.3 ms"},
+        "message": "210 kB",
+        "memory": 8,
+        "iterations": 9,
+        "warmup": 1,
+    }
+    model = {"d_model": 16, "heads": 2, "sequence": 16}
+    far = {
+        "name": "zz",
+        "model": model | {"layers": 3},
+        "parallelism": {"pipeline": 3},
+        "placement": [f"{site}/0" for site in SITES],
+        "schedules": ["zb-h1"],
+        "seed": 3,
+    }
+    near = {
+        "name": "aa",
+        "model": model | {"layers": 2},
+        "parallelism": {"pipeline": 2, "data": 2},
+        "placement": ["oslo/1", "bonn/1"],
+        "data_parallel": {"replicas": [["oslo/2", "bonn/2"]]},
+        "receives": "late",
+        "schedules": ["1f1b"],
+        "seed": 4,
+    }
+    return adapting_starts.planned(UNLIKE, [common | far, common | near])
+
+
 def asked(place: Path) -> dict[str, Asked]:
-    return {"shifting": Asked(shifting()), "by the relay": Asked(shifting(), "relay")}
+    return {
+        "shifting": Asked(shifting()),
+        "by the relay": Asked(shifting(), "relay"),
+        "unlike": Asked(unlike()),
+    }
 
 
 @pytest.fixture(scope="module", params=["shifting", "by the relay"])
@@ -62,3 +116,20 @@ def test_the_plan_that_is_kept_repeats_the_shift(found: Measured) -> None:
     shown = run_testbed("report", found.out, "--details", COLUMNS="80")
     assert shown.returncode == 0, shown.stderr
     assert "1 swap of starts took" in shown.stdout
+
+
+def test_jobs_that_are_unlike_are_seen_and_predicted(measured: Mapping[str, Measured]) -> None:
+    document = measured["unlike"].document
+    for row in document["schedules"]:
+        assert row["trusted"], row["reasons"]
+        assert abs(row["error"]) <= MODEL_SHARE.value
+    rows = document["adaptation"]["iterations"]
+    assert {row["iteration"]: sorted(row["alarms"]) for row in rows if row["alarms"]} == {
+        3: ["bonn -> oslo", "oslo -> bonn"],
+        6: ["rank 1"],
+    }
+    believed = rows[-1]["rate_bps"]
+    assert believed["oslo -> bonn"] == pytest.approx(155e6, rel=0.02)
+    assert believed["bonn -> oslo"] == pytest.approx(95e6, rel=0.02)
+    assert believed["rome -> bonn"] == pytest.approx(240e6, rel=0.02)
+    assert sum(row["measured_s"] for row in rows) < sum(row["never_predicted_s"] for row in rows)

@@ -135,6 +135,8 @@ class TimedChange:
     """False: it keeps what comes, once more; True: once less, and sends again if that was the last time."""
     loss: float | None = None
     jitter_s: float | None = None
+    keeps_until_s: float | None = None
+    """Until when it keeps what comes, of a shaper that has to know that in advance (outages.py)."""
 
 
 @runtime_checkable

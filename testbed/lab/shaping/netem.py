@@ -3,11 +3,18 @@
 netem serialises (`rate`) and delays in one queue: send time = max(last, now + delay) + 8 x bytes / rate. Its one limit
 is of packets that wait or are on their way, so a queue that a file asks for stands before it, in bytes (police.py).
 Everything asked for is read back and compared; a difference is fatal.
+
+In an outage it keeps what comes by the same formula: as it begins, a frame to nobody is put behind all that is there,
+which is to come out one delay after its end. That is `last` for whatever comes then, so it is sent as if it came at the
+end of the outage, in order, and nothing is dropped; what came before is on its way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import socket
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +23,11 @@ from pyroute2.netlink.rtnl import RTM_NEWQDISC
 from pyroute2.netlink.rtnl.tcmsg import sched_netem, tcmsg
 
 from testbed.errors import BadInput, MachineLacks, RunFailed
+from testbed.lab.namespaces import inside
 from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import CHANGEABLE, LinkCounters, ShapedDirection, ShapedLink, TimedChange, police, qdisc
 from testbed.lab.shaping.change_clock import ChangeClock
+from testbed.lab.shaping.outages import ends_known
 from testbed.lab.sizing import netem_limit
 from testbed.spec.topology import Direction
 from testbed.units import show_size
@@ -26,6 +35,9 @@ from testbed.units import show_size
 REMEDY = "apt-get install linux-modules-extra-$(uname -r) && modprobe sch_netem, or use --shaper relay"
 
 _TX_QUEUE_PACKETS = 20_000
+
+_TO_NOBODY = bytes.fromhex("02ffffffffff 020000000000 0800") + bytes(46)
+"""A frame that no border takes: it is only there to be `last`."""
 
 
 class NetemParameters(NamedTuple):
@@ -92,7 +104,7 @@ def request(interface_index: int, want: NetemParameters, seed: int, tick_ns: flo
     rate = {"rate": want.rate_bytes_per_s, "packet_overhead": 0, "cell_size": 0, "cell_overhead": 0}
     options = {
         # Times twice: in ticks as every kernel reads them, in nanoseconds as kernels since 4.15 prefer them.
-        "delay": round(want.delay_ns / tick_ns),
+        "delay": min(round(want.delay_ns / tick_ns), qdisc.UINT32),
         "jitter": round(want.jitter_ns / tick_ns),
         "limit": want.limit_packets,
         "loss": want.loss_u32,
@@ -178,6 +190,8 @@ class NetemShaper:
 
     def __init__(self) -> None:
         self._directions: list[ShapedDirection] = []
+        self._to_nobody: dict[int, list[float]] = {}
+        """By direction, when each of the frames that nobody asked for comes out."""
         self._clock = ChangeClock(self._play)
 
     @property
@@ -228,7 +242,10 @@ class NetemShaper:
                 root = qdisc.at_root(netlink, end.interface, self.name)
                 dropped, of_netem = police.dropped(netlink, end.interface), qdisc.drops(root)
                 lost = of_netem if direction.asked.loss else 0
-                rows.append(qdisc.counted(netlink, direction, root, dropped=dropped + of_netem - lost, lost=lost))
+                row = qdisc.counted(netlink, direction, root, dropped=dropped + of_netem - lost, lost=lost)
+            own = sum(out_s <= time.monotonic() for out_s in self._to_nobody.get(direction.index, ()))
+            size = own * len(_TO_NOBODY)
+            rows.append(replace(row, packets=row.packets - own, wire_bytes=row.wire_bytes - size))
         return rows
 
     def change(self, direction: int, **values: float) -> None:
@@ -243,10 +260,8 @@ class NetemShaper:
         self._directions[place] = new
 
     def schedule(self, changes: Sequence[TimedChange]) -> None:
-        """See TimedShaper: for packets that come after it. Raises RunFailed for a direction that is to send nothing."""
-        if any(one.sends is False for one in changes):
-            raise RunFailed("netem cannot keep what comes until a link sends again")
-        self._clock.schedule(changes)
+        """See TimedShaper: for packets that come after it. Raises RunFailed for an outage without its end."""
+        self._clock.schedule(ends_known(changes))
 
     def happened(self) -> list[float]:
         """See TimedShaper. Raises RunFailed for one that the kernel has refused."""
@@ -254,7 +269,25 @@ class NetemShaper:
 
     def _play(self, one: TimedChange) -> None:
         values = {name: getattr(one, name) for name in ("delay_s", "rate_bps", "loss", "jitter_s")}
-        self.change(one.direction, **{name: value for name, value in values.items() if value is not None})
+        known = {name: value for name, value in values.items() if value is not None}
+        if one.keeps_until_s is not None:
+            self._keep(one.direction, known, one.keeps_until_s)
+        elif known:
+            self.change(one.direction, **known)
+
+    def _keep(self, direction: int, values: dict[str, float], until_s: float) -> None:
+        """Send nothing that comes from now on before that instant, then with these values."""
+        shaped = next(each for each in self._directions if each.index == direction)
+        asked, end = Direction(**(shaped.asked._asdict() | values)), shaped.source
+        want = parameters(replace(shaped, asked=asked))._replace(jitter_ns=0, rate_bytes_per_s=0, loss_u32=0)
+        with Netlink(end.pid, end.border) as netlink, _raw_socket(end.pid, end.interface) as sender:
+            index = netlink.index(end.interface)
+            left_s = max(0.0, until_s - time.monotonic())
+            kept = want._replace(delay_ns=round(1e9 * (left_s + asked.delay_s)))
+            _send(netlink, index, kept, shaped.seed, qdisc.CHANGE)
+            sender.send(_TO_NOBODY)
+        self._to_nobody.setdefault(direction, []).append(until_s + asked.delay_s)
+        self.change(direction, **values)
 
     def describe(self) -> list[dict[str, Any]]:
         """See Shaper."""
@@ -280,3 +313,13 @@ def _send(netlink: Netlink, index: int, want: NetemParameters, seed: int, flags:
 
 def _tick() -> float:
     return tick_nanoseconds(Path("/proc/net/psched").read_text(encoding="ascii"))
+
+
+@contextmanager
+def _raw_socket(pid: int, interface: str) -> Iterator[socket.socket]:
+    """What sends whole frames from an interface in the network namespace of a process. Raises OSError."""
+    with inside(pid):
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    with made:
+        made.bind((interface, 0))
+        yield made
