@@ -107,6 +107,9 @@ def plan(
     """
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
+    from testbed.planning.left_out import of_ties
+    from testbed.planning.prediction import ranges_of_plan
+    from testbed.planning.ring_order import of_rings
 
     comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, rounds, checkpoint, failure, chaos, background
     asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes, vary)
@@ -124,21 +127,18 @@ def plan(
     )
     made = enforced(resolve.with_clock(_in_rounds(made, rounds), clocked), enforce)
     made, remarks = scheduled_and_routed(made, asked, workloads, quiet=quiet, strict=strict)
+    warned = of_ties(made, ranges_of_plan(made)) + of_rings(made)  # which says what in it cannot be predicted
     write_output(out, file.to_json(made), "--out")
-    _show(made, out, remarks, as_json=as_json)
+    _show(made, out, remarks, warned, as_json=as_json)
 
 
-def _show(made: Plan, out: Path, remarks: Sequence[str], *, as_json: bool) -> None:
+def _show(made: Plan, out: Path, remarks: Sequence[str], warned: Sequence[str], *, as_json: bool) -> None:
     """The plan that was written into `out`, and what is to be said of it."""
     from testbed.cli import plan_tables
     from testbed.cli.full_scale_tables import derivation_lines, full_scale_tables
     from testbed.full_scale.derivation import derivation
     from testbed.full_scale.similitude_bound import full_scale_times
-    from testbed.planning.left_out import of_ties
-    from testbed.planning.prediction import ranges_of_plan
-    from testbed.planning.ring_order import of_rings
 
-    warned = of_ties(made, ranges_of_plan(made)) + of_rings(made)
     derived = [line for job in made.jobs for line in derivation(made, job)]
     if as_json:
         facts = {"written_to": str(out), "cases": [case.label for case in made.cases], "left_out": dict(made.left_out)}
