@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from testbed.plan import routes
@@ -29,7 +28,7 @@ def warnings(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
     With what is left out, predictions that are ranges: `ranges` of the plan, where they are known. And rings whose
     replicas had better stand in another order.
     """
-    by_chance = dict.fromkeys(line for case in _known(plan) for line in of_events(plan, case))
+    by_chance = dict.fromkeys(line for case in _known(plan.cases) for line in of_events(plan, case))
     return left_out(plan) + list(by_chance) + of_ties(plan, ranges) + of_rings(plan)
 
 
@@ -38,7 +37,7 @@ def left_out(plan: Plan) -> list[str]:
 
     Of cases whose schedules only a run can make, nothing is known of the queues.
     """
-    return _left_out(plan, range(len(plan.jobs)))
+    return _left_out(plan, plan.cases, range(len(plan.jobs)))
 
 
 def of_events(plan: Plan, case: Case) -> list[str]:
@@ -81,12 +80,12 @@ def _runs(numbers: Sequence[int]) -> list[str]:
 
 def left_out_of(plan: Plan, case: Case, job: int) -> list[str]:
     """The same of one job in one case: what its measured time may show and its predicted one does not."""
-    return _left_out(replace(plan, cases=(case,)), (job,))
+    return _left_out(plan, (case,), (job,))
 
 
-def _left_out(plan: Plan, jobs: Sequence[int]) -> list[str]:
-    """Of the network and of these jobs."""
-    lines = _of_links(plan)
+def _left_out(plan: Plan, cases: Sequence[Case], jobs: Sequence[int]) -> list[str]:
+    """Of the network in these cases of a plan, and of these jobs."""
+    lines = _of_links(plan, cases)
     if plan.transport != "otn-lossless":
         lines.append(
             f"transport {plan.transport} is not in the model: slow start, delayed acknowledgements and drops "
@@ -95,7 +94,7 @@ def _left_out(plan: Plan, jobs: Sequence[int]) -> list[str]:
     for job in (plan.jobs[number] for number in jobs):
         if job.workload.data_parallel.collective.by_gloo:
             lines.append(_of_gloo(plan, job))
-    return lines + _of_tensor_ranks(plan) + _of_queues(plan)
+    return lines + _of_tensor_ranks(plan, _known(cases)) + _of_queues(plan, _known(cases))
 
 
 def _called(plan: Plan, case: Case, number: int) -> str:
@@ -103,10 +102,10 @@ def _called(plan: Plan, case: Case, number: int) -> str:
     return case.label if len(plan.jobs) == 1 else f"{case.label}: {plan.jobs[number].name}"
 
 
-def _of_tensor_ranks(plan: Plan) -> list[str]:
+def _of_tensor_ranks(plan: Plan, cases: Sequence[Case]) -> list[str]:
     """Slots that are too short for what tensor ranks send each other in them over network cards."""
     short: dict[str, None] = {}
-    for case in _known(plan) if any(job.mesh.tp > 1 and job.workload.pacing for job in plan.jobs) else ():
+    for case in cases if any(job.mesh.tp > 1 and job.workload.pacing for job in plan.jobs) else ():
         trace = predict_together(plan, case)
         for number in at_work(plan, case):
             job = plan.jobs[number]
@@ -157,10 +156,10 @@ def _of_gloo(plan: Plan, job: Job) -> str:
     )
 
 
-def _of_links(plan: Plan) -> list[str]:
+def _of_links(plan: Plan, cases: Sequence[Case]) -> list[str]:
     crossed = {
         (index, links[index])
-        for case in plan.cases
+        for case in cases
         for links in [network_at(plan, case).links]
         for route in case.routes
         for index in route
@@ -176,11 +175,11 @@ def _of_links(plan: Plan) -> list[str]:
     return lines
 
 
-def _of_queues(plan: Plan) -> list[str]:
+def _of_queues(plan: Plan, cases: Sequence[Case]) -> list[str]:
     directions = planned(plan.network).everything
     if not any(direction.queue_bytes for direction in directions):
         return []
-    waiting = {case.label: most_waiting(plan, case, predict_together(plan, case)) for case in _known(plan)}
+    waiting = {case.label: most_waiting(plan, case, predict_together(plan, case)) for case in cases}
     full = []
     for index, direction in enumerate(directions):
         over = {label: most[index] for label, most in waiting.items() if 0 < direction.queue_bytes < most[index]}
@@ -195,7 +194,7 @@ def _of_queues(plan: Plan) -> list[str]:
 def of_ties(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
     """A line that names the predictions that are ranges; [] where none is. `ranges` as in `warnings`."""
     ranged, known = [], ranges_of_plan(plan) if ranges is None else ranges
-    for case in _known(plan):
+    for case in _known(plan.cases):
         for number, predicted_range in zip(at_work(plan, case), known[case.label], strict=True):
             if predicted_range is not None and predicted_range.order_sensitive:
                 least, most = map(show_time, predicted_range)
@@ -204,9 +203,9 @@ def of_ties(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
     return [f"{who} ({_listed(ranged)})"] if ranged else []
 
 
-def _known(plan: Plan) -> list[Case]:
-    """The cases whose schedules are made."""
-    return [case for case in plan.cases if all(chosen.rows is not None for chosen in case.jobs)]
+def _known(cases: Sequence[Case]) -> list[Case]:
+    """Those whose schedules are made."""
+    return [case for case in cases if all(chosen.rows is not None for chosen in case.jobs)]
 
 
 def most_waiting(plan: Plan, case: Case, trace: Trace) -> list[float]:

@@ -19,6 +19,7 @@ from testbed.plan.drawn_slots import slots_of
 from testbed.plan.plan import Plan
 from testbed.planning import file, schedules
 from testbed.planning.drawn_iterations import simulate_rounds, times_of_rounds
+from testbed.planning.left_out import left_out_of
 from testbed.planning.prediction import iteration_times, loads_of_case, predict_together, predicted_rows
 from testbed.planning.resolve import load_plan
 from testbed.planning.schedules import Candidate, choose, ranked, with_every_job
@@ -268,3 +269,25 @@ def test_robustness_needs_slots_that_vary(words: tuple[str | Path, ...], said: s
     done = run_testbed(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
+
+
+def test_what_the_model_leaves_out_of_a_case_that_goes_on_is_looked_for_in_its_own_iterations(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    words = (
+        "two-dc-longhaul",
+        "tiny-gpt-pp4",
+        "--schedule",
+        "1f1b",
+        "--swap",
+        "zb-h1@2",
+        "--iterations",
+        "4",
+        "-o",
+        out,
+    )
+    varying = ("--set", "pacing.F={median: 20 ms, p95: 24 ms}", "--set", "topology.links.0.queue=64 MB")
+    done = run_testbed("plan", *words, "--schedule", "zb-h1", *varying)
+    assert done.returncode == 0, done.stderr
+    plan = file.read(out)
+    assert [case.continues is None for case in plan.cases] == [True, False]
+    assert [left_out_of(plan, case, 0) for case in plan.cases] == [[], []]
