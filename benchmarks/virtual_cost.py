@@ -100,7 +100,7 @@ def times_real(place: Path) -> float:
         wall_s[count] = time.monotonic() - began
     few, many = FEW_AND_MANY
     (iteration_s,) = medians(place / f"speed-{many}").values()
-    return (many - few) * iteration_s / (wall_s[many] - wall_s[few])
+    return float((many - few) * iteration_s / (wall_s[many] - wall_s[few]))
 
 
 def medians(directory: Path) -> dict[str, Any]:
