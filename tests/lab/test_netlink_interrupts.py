@@ -14,6 +14,9 @@ from testbed.lab.namespaces import scratch_network
 from testbed.lab.netlink import Netlink
 
 
+pytestmark = pytest.mark.root
+
+
 @pytest.fixture
 def alarms() -> Iterator[None]:
     def ring(_number: int, _frame: FrameType | None) -> None:
