@@ -289,7 +289,8 @@ Checkpoint = Annotated[
     typer.Option(
         metavar="OPTIONS",
         help="How the job saves its state, and what that takes: every=5,save=200 ms,restart=2 s (iterations from one "
-        "to the next, slots of saving and of a restart); every=10,save=0,restart=2 s is what it is without. "
+        "to the next, slots of saving and of a restart); every=10,save=0,restart=2 s is what it is without; "
+        "notice=1 s (until who is cut off is given up). "
         "to=neighbour: over the links into the memory of a neighbour rank; then disk=20,disk-save=1 s (every 20th "
         "iteration's on disk as well, which takes so much more) and state=2 MB (of a rank, padding included).",
     ),
@@ -301,7 +302,8 @@ Failures = Annotated[
         metavar="TEXT",
         help="A worker that ends without a word, of the job's own time: `rank 2 at 3.2 s`; all of a place at once: "
         "`node oslo/1 at 3.2 s`, `datacenter oslo at 3.2 s`. What they hold in memory is gone. All workers are started "
-        "anew then, and go on from the last checkpoint that is left. Repeatable.",
+        "anew then, and go on from the last checkpoint that is left. `datacenter oslo cut off at 3.2 s for 2 s`: its "
+        "links carry nothing, and all workers give up and are started anew when it is back. Repeatable.",
     ),
 ]
 ChaosOption = Annotated[

@@ -4,6 +4,7 @@
 --checkpoint "every=5,to=neighbour,disk=20"        the same over the links into a neighbour's memory; some on disk, too
 --chaos "mtbf=60 s,seed=3,of=nodes"                failures by chance
 --failure "rank 2 at 3.2 s"                        one failure; also of a node, or of a datacenter
+--failure "datacenter oslo cut off at 3.2 s for 2 s"    its links carry nothing
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.recovery import (
     LATEST_FAILURE_S,
     MOST_FAILURES,
+    MOST_NOTICE_S,
     MOST_SLOT_S,
     Checkpoints,
     Failure,
@@ -38,7 +40,7 @@ from testbed.units import SIZE, TIME, parse
 
 CHECKPOINT, CHAOS, FAILURE = "--checkpoint", "--chaos", "--failure"
 _MOST_DIGITS = 9
-_EVERY = {"every": "10", "save": "0", "restart": "2 s", "to": "disk"}
+_EVERY = {"every": "10", "save": "0", "restart": "2 s", "notice": "1 s", "to": "disk"}
 _OF_MEMORY = ("disk", "disk-save", "state")
 
 
@@ -56,6 +58,7 @@ def read_checkpoints(text: str) -> Checkpoints:
     given = _EVERY | _options(CHECKPOINT, text, (*_EVERY, *_OF_MEMORY))
     every = _count(CHECKPOINT, "every", given["every"])
     save_s, restart_s = (_time(CHECKPOINT, name, given[name], 0.0, MOST_SLOT_S) for name in ("save", "restart"))
+    notice_s = _time(CHECKPOINT, "notice", given["notice"], 0.0, MOST_NOTICE_S)
     if given["to"] not in ("disk", "neighbour"):
         raise BadInput.of(CHECKPOINT, "to", given["to"], "disk, or neighbour")
     memory = None
@@ -63,7 +66,7 @@ def read_checkpoints(text: str) -> Checkpoints:
         memory = _read_memory(given, every)
     elif beside := next((name for name in _OF_MEMORY if name in given), None):
         raise BadInput.of(CHECKPOINT, beside, given[beside], "to=neighbour beside it")
-    return Checkpoints(every, save_s, restart_s, memory)
+    return Checkpoints(every, save_s, restart_s, memory, notice_s)
 
 
 def _read_memory(given: dict[str, str], every: int) -> MemoryCheckpoints:
@@ -95,12 +98,15 @@ def read_chaos(text: str) -> Chaos:
 
 def read_failure(text: str) -> Failure:
     """What --failure says. Raises BadInput."""
-    match = re.fullmatch(
-        rf"(?:rank ([0-9]{{1,{_MOST_DIGITS}}})|(node|datacenter) (\S+)) at (.+)", " ".join(text.split())
-    )
+    said = " ".join(text.split())
+    if match := re.fullmatch(r"datacenter ([^\s/]+) cut off at (.+) for (.+)", said):
+        place, *times = match.groups()
+        at_s = _time(FAILURE, "at", times[0], 0.0, LATEST_FAILURE_S)
+        return Failure(None, at_s, place, _time(FAILURE, "for", times[1], 1e-6, MOST_SLOT_S))
+    match = re.fullmatch(rf"(?:rank ([0-9]{{1,{_MOST_DIGITS}}})|(node|datacenter) (\S+)) at (.+)", said)
     if match is None:
-        expected = "rank 2, node oslo/1 or datacenter oslo at 3.2 s, of the job's own time: saving and restarts count"
-        raise BadInput.of(FAILURE, "option", text, expected)
+        expected = "rank 2, node oslo/1, datacenter oslo at 3.2 s, or datacenter oslo cut off at 3.2 s for 2 s"
+        raise BadInput.of(FAILURE, "option", text, f"{expected}, of the job's own time: saving and restarts count")
     rank, kind, place, at = match.groups()
     at_s = _time(FAILURE, "at", at, 0.0, LATEST_FAILURE_S)
     if rank is not None:

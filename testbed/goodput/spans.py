@@ -80,7 +80,7 @@ class Keeping(NamedTuple):
     """Where ranks keep their state, and what it takes beside the slots."""
 
     ranks_of: Callable[[Failure], frozenset[int]]
-    """The ranks that a failure ends; a failure of none is none."""
+    """The ranks that fail with a failure; one of none is none."""
     send_s: float = 0.0
     """For every rank's state to come to its neighbour."""
     send_again_s: Callable[[frozenset[int]], float | None] = lambda lost: 0.0
@@ -98,7 +98,8 @@ def foretold(
     """All spans of a training of so many iterations, each of which takes `iteration_s` of its number.
 
     A failure at the very end of a span comes in the next one. The beginning is a checkpoint that costs nothing; behind
-    the last iteration there is none. A failure while workers restart has the restart begin anew.
+    the last iteration there is none. A failure while workers restart has the restart begin anew. A restart waits until
+    nobody is cut off any more, and where somebody was until that was noticed.
     """
     coming = [failure for failure in recovery.failures if keeping.ranks_of(failure)]
     going = _Going(list(reversed(coming)))
@@ -116,14 +117,18 @@ def foretold(
             if failure is None:
                 last |= dict.fromkeys(save.held, iteration)
         lost: frozenset[int] = frozenset()
+        waits_until_s = 0.0
         while failure is not None:
-            lost |= keeping.ranks_of(failure)
+            if failure.cut_s is None:
+                lost |= keeping.ranks_of(failure)
+            else:
+                waits_until_s = max(waits_until_s, failure.at_s + max(failure.cut_s, checkpoints.notice_s))
             again_s = keeping.send_again_s(lost) if KeptIn.MEMORY in last else None
             if again_s is None:
                 last.pop(KeptIn.MEMORY, None)
             held_in = KeptIn.DISK if again_s is None else KeptIn.MEMORY
             iteration = last[held_in]
-            ahead_s = checkpoints.restart_s
+            ahead_s = max(0.0, waits_until_s - going.now_s) + checkpoints.restart_s
             span = Span(Spending.RESTART, iteration, 0.0, ahead_s + (again_s or 0.0), None, (held_in,), ahead_s)
             failure = going.spend(span if memory is None else span._replace(lost=lost))
     return going.spans
@@ -147,9 +152,14 @@ class _Going:
     """Failures to come, the next one last."""
     spans: list[Span] = field(default_factory=list)
 
+    @property
+    def now_s(self) -> float:
+        """Of the job's own time."""
+        return self.spans[-1].end_s if self.spans else 0.0
+
     def spend(self, span: Span) -> Failure | None:
         """Go through a span, which has its length; returns what ends it before its time."""
-        now_s = self.spans[-1].end_s if self.spans else 0.0
+        now_s = self.now_s
         seconds, left = span.seconds, self.left
         failure = left.pop() if left and left[-1].at_s < now_s + seconds else None
         end_s = now_s + seconds if failure is None else max(now_s, failure.at_s)

@@ -40,6 +40,7 @@ from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import LinkCounters, TimedChange, TimedShaper, choose, qdisc, require_timed, tbf
 from testbed.lab.wires import Cabling
+from testbed.plan.events import links_change
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan, Route
 from testbed.plan.routes import datacenter_of
@@ -109,7 +110,7 @@ class Lab:
         self._default_routes: RoutesOfPairs = {}
         self.by_ports = plan.enforcement == "ports"
         changes = [event for event in plan.events if isinstance(event, LinkEvent)]
-        self._shaper = choose(self._asked_shaper, timed=bool(changes))
+        self._shaper = choose(self._asked_shaper, timed=links_change(plan))
         self._card_shaper = cards.choose() if self.cards else None
         self._metrics = Metrics(plan.network, largest_burst_bytes, changes)
         self._profile = transport.profile(plan.transport, self._metrics.largest_window_bytes())

@@ -10,11 +10,13 @@ from testbed.errors import BadInput, listed, require
 from testbed.plan.moved_weights import require_movable
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Job, JobSchedule, Plan
+from testbed.plan.recovery import cuts_off
 from testbed.plan.timeline import (
     Event,
     FlowsMoved,
     JobArrives,
     JobDeparts,
+    LinkEvent,
     LinkLost,
     RankSlower,
     ScheduleSwapped,
@@ -38,6 +40,11 @@ def at_work(plan: Plan, case: Case) -> tuple[int, ...]:
     for event in events_until(plan, case, begins(case)):
         names = event.on_jobs(names)
     return tuple(number for number, job in enumerate(plan.jobs) if job.name in names)
+
+
+def links_change(plan: Plan) -> bool:
+    """Whether links change while jobs train: by events, or as a datacenter is cut off."""
+    return any(isinstance(event, LinkEvent) for event in plan.events) or cuts_off(plan.recovery)
 
 
 def swaps(plan: Plan) -> bool:

@@ -14,6 +14,8 @@ MOST_FAILURES = 1000
 LATEST_FAILURE_S = 1e6
 MOST_SLOT_S = 3600.0
 """For saving, and for a restart."""
+MOST_NOTICE_S = 30.0
+"""Until somebody who is cut off is noticed."""
 MOST_STATE_BYTES = 2**30
 """Of a rank."""
 
@@ -21,7 +23,8 @@ MOST_STATE_BYTES = 2**30
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Failure:
-    """Workers end without a word, at one instant, and what their nodes held in memory is gone."""
+    """Workers end without a word, at one instant, and what their nodes held in memory is gone; or the links of a
+    datacenter carry nothing for some time, and nothing is lost but what is trained meanwhile."""
 
     rank: int | None
     """None where it is not one rank by itself."""
@@ -29,6 +32,8 @@ class Failure:
     """Of the job's own time: training, saving and restarting count, and what the testbed does in between does not."""
     place: str = ""
     """A node, or a datacenter with all of its nodes; empty where it is a rank."""
+    cut_s: float | None = None
+    """For so long the datacenter is cut off; None where it is lost."""
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -62,6 +67,8 @@ class Checkpoints:
     load; until lost states are sent again, where they are."""
     memory: MemoryCheckpoints | None = None
     """None where checkpoints are on disk alone."""
+    notice_s: float = 1.0
+    """So long after a datacenter is cut off all workers give up waiting, and end."""
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -89,3 +96,8 @@ def drawn_failures(
             yield Failure(None, at_s, places[draw.randrange(len(places))])
         else:
             yield Failure(draw.randrange(ranks), at_s)
+
+
+def cuts_off(recovery: Recovery | None) -> bool:
+    """Whether a datacenter is cut off."""
+    return recovery is not None and any(failure.cut_s is not None for failure in recovery.failures)

@@ -16,7 +16,7 @@ from testbed.plan.exchange import exchange_at
 from testbed.plan.framing import part_bytes, there_and_back
 from testbed.plan.mesh import Mesh
 from testbed.plan.moved_weights import MOMENTS
-from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.plan import Case, Job, Network, Plan
 from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.recovery import Failure, MemoryCheckpoints
 
@@ -50,11 +50,20 @@ def neighbours(mesh: Mesh) -> tuple[int, ...]:
 
 
 def failed_ranks(job: Job, failure: Failure) -> frozenset[int]:
-    """The ranks that end with a failure, counted from 0; none where the job has nothing there."""
+    """The ranks that fail with a failure, counted from 0: of a datacenter that is cut off, those there. None where the
+    job has nothing there."""
     if failure.rank is not None:
         return frozenset((failure.rank,))
     there = [node for node in job.nodes if failure.place in (node, routes.datacenter_of(node))]
     return frozenset(job.nodes.index(node) for node in there)
+
+
+def cut_directions(network: Network, failure: Failure) -> tuple[int, ...]:
+    """The directions that carry nothing while a datacenter is cut off; () where it is lost."""
+    if failure.cut_s is None:
+        return ()
+    ends = [(direction.source, direction.target) for direction in network.directions]
+    return tuple(index for index, pair in enumerate(ends) if failure.place in pair)
 
 
 def needed_bytes(job: Job, case: Case) -> tuple[int, ...]:

@@ -81,12 +81,15 @@ def to_json(plan: Plan) -> str:
 
 
 def _leave_out_unused(recovery: dict[str, Any]) -> None:
-    """What only checkpoints in memory and failures of places have."""
+    """What only checkpoints in memory, failures of places, and datacenters that are cut off have."""
     if recovery["checkpoints"]["memory"] is None:
         del recovery["checkpoints"]["memory"]
     for failure in recovery["failures"]:
-        if not failure["place"]:
-            del failure["place"]
+        for name in ("place", "cut_s"):
+            if failure[name] in ("", None):
+                del failure[name]
+    if all("cut_s" not in failure for failure in recovery["failures"]):
+        del recovery["checkpoints"]["notice_s"]
 
 
 def from_json(text: str | bytes, source: str) -> Plan:

@@ -8,12 +8,13 @@ from testbed.plan.plan import Plan
 from testbed.plan.recovery import (
     LATEST_FAILURE_S,
     MOST_FAILURES,
+    MOST_NOTICE_S,
     MOST_SLOT_S,
     MOST_STATE_BYTES,
     Failure,
     MemoryCheckpoints,
 )
-from testbed.plan.state_exchange import failed_ranks, needed_bytes
+from testbed.plan.state_exchange import cut_directions, failed_ranks, needed_bytes
 
 
 def require_recoverable(plan: Plan, source: str, field: str) -> None:
@@ -31,6 +32,8 @@ def require_recoverable(plan: Plan, source: str, field: str) -> None:
     # a worker's listener cannot have the one port that connections of the one before it keep for a minute
     require(plan.enforcement != "ports", source, field, "--enforce ports", "other enforcement beside failures")
     require(checkpoints.every >= 1, source, field, checkpoints.every, "a checkpoint every iteration, or fewer")
+    longest = f"0 to {MOST_NOTICE_S:g} s until somebody who is cut off is noticed"
+    require(0 <= checkpoints.notice_s <= MOST_NOTICE_S, source, field, checkpoints.notice_s, longest)
     for seconds in (checkpoints.save_s, checkpoints.restart_s):
         require(0 <= seconds <= MOST_SLOT_S, source, field, seconds, f"0 to {MOST_SLOT_S:g} s")
     require(len(failures) <= MOST_FAILURES, source, field, len(failures), f"at most {MOST_FAILURES} failures")
@@ -63,3 +66,7 @@ def _require_failure(plan: Plan, failure: Failure, source: str, field: str) -> N
     else:
         known = listed([*job.nodes, *dict.fromkeys(map(routes.datacenter_of, job.nodes))])
         require(bool(failed_ranks(job, failure)), source, field, place, f"where the job has ranks: {known}")
+    if failure.cut_s is not None:
+        links = cut_directions(plan.network, failure)
+        require(bool(links), source, field, place, "a datacenter with links, that can be cut off")
+        require(0 < failure.cut_s <= MOST_SLOT_S, source, field, failure.cut_s, f"up to {MOST_SLOT_S:g} s cut off")

@@ -36,6 +36,7 @@ from testbed.plan.plan import (
     Route,
     TrafficKind,
 )
+from testbed.plan.recovery import cuts_off
 from testbed.plan.timeline import Event, LinkEvent
 from testbed.planning.background_file import background_of, read_background
 from testbed.planning.link_events import link_events
@@ -463,6 +464,8 @@ def with_costs_of_this_version(plan: Plan) -> Plan:
 def with_shaper(plan: Plan, shaper: str) -> Plan:
     """The same plan as a shaper plays what happens to its links; `auto` takes the relay for that."""
     happens = [event for event in plan.events if isinstance(event, LinkEvent)]
+    if shaper == NETEM and cuts_off(plan.recovery):
+        raise BadInput.of("--shaper", "shaper", shaper, "relay beside --failure with a datacenter that is cut off")
     if shaper != NETEM or not happens:
         return replace(plan, changes_for="unsent")
     return replace(plan, changes_for="comers")

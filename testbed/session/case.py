@@ -39,7 +39,7 @@ from testbed.session.free_loop import FreeIterations
 from testbed.session.loop import Resumed, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.neighbour_memory import NeighbourMemory, StateExchange
-from testbed.session.recovering_rounds import RecoveringJob, RecoveringRounds
+from testbed.session.recovering_rounds import Failing, RecoveringJob, RecoveringRounds
 from testbed.session.rounds import Round, WitnessedIterations, WitnessedRounds, task_of, timed_schedule
 from testbed.session.running import GoesOn, Running
 from testbed.session.timers import TimedAction
@@ -148,6 +148,8 @@ class TrainedCase:
     """What the only job did with its time, where its workers may fail."""
     exchanged: Sequence[StateExchange] = ()
     """What its ranks sent each other of their states."""
+    cuts_late_s: Sequence[float] = ()
+    """How much later than asked for links carried nothing, and carried again, as datacenters were cut off."""
     swap: Swap | None = None
     """What it took to go on with it from the case before; None of one that begins."""
 
@@ -373,6 +375,7 @@ class _UnderWay:
             ended_part = TrainedCase(part.case, *collected, swap=swap)
             if isinstance(going, RecoveringRounds):
                 ended_part.spans, ended_part.exchanged = going.spans, going.exchanged
+                ended_part.cuts_late_s = going.cuts_late_s
             done.append(ended_part)
         for ended_case in done:
             ended_case.events = [one for one in played if one.iteration in ended_case.phase.rounds]
@@ -423,7 +426,8 @@ class _UnderWay:
         if recovery.checkpoints.memory is not None:
             memory = NeighbourMemory(self.plan, case, keeping, running.loop, running.workers, running.network)
         shared = running.loop, running.workers, running.network, deadline, memory
-        return RecoveringRounds(RecoveringJob(spans, keeping.ranks_of, begin, *shared))
+        failing = Failing(self.plan, running.links)
+        return RecoveringRounds(RecoveringJob(spans, failing, begin, *shared))
 
     def _resumed(
         self, deadline: Deadline, resumed: Resumed | None, announce: Callable[[int, float], None]

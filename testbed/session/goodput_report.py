@@ -25,7 +25,13 @@ def goodput_entry(plan: Plan, done: TrainedCase) -> dict[str, Any]:
         "predicted": _shares(expected),
         "measured": _shares(measured),
         "spans": [_written(span) for span in measured],
-    } | ({"states": _states(plan, done)} if done.exchanged else {})
+    } | _of_links(plan, done)
+
+
+def _of_links(plan: Plan, done: TrainedCase) -> dict[str, Any]:
+    """What links carried of states, and how late they came to carry nothing; none of what there was not."""
+    late_s = {"cuts_late_s": max(done.cuts_late_s)} if done.cuts_late_s else {}
+    return late_s | ({"states": _states(plan, done)} if done.exchanged else {})
 
 
 def _states(plan: Plan, done: TrainedCase) -> list[dict[str, Any]]:
@@ -63,4 +69,5 @@ def _written(span: Span) -> dict[str, Any]:
     if span.failure is not None:
         failure = span.failure
         found |= {"failed_rank": failure.rank} if failure.rank is not None else {"failed_place": failure.place}
+        found |= {} if failure.cut_s is None else {"cut_s": failure.cut_s}
     return found

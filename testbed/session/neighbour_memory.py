@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -108,15 +108,17 @@ class NeighbourMemory:
         element = self._job.workload.model.element_bytes
         self._loop.ask({0: Remember(self._held, element)}, deadlines.of_connecting(self._plan), "have memory")
 
-    def save(self, slot_s: float, fails: FailAt | None) -> float:
+    def save(self, slot_s: float, fails: FailAt | None, begins: Callable[[float], None]) -> float:
         """Have every rank send its state to its neighbour, a slot behind the instant that this begins at (`began_s`);
         returns how long after that all states had come.
 
-        `fails` has workers end so long after it. Raises RunFailed, then too.
+        `fails` has workers end so long after it; `begins` is told the instant ahead. Raises RunFailed, also where
+        workers end.
         """
         messages = saving(self._job.mesh, self._sizes)
         before = self._post(messages, 1 - self.version)
         self.began_s = time.monotonic() + self._margin_s
+        begins(self.began_s)
         failing = None if fails is None else replace(fails, at_s=self.began_s + fails.at_s)
         told = self._told(messages, 1 - self.version, self.began_s + slot_s)
         came_s = self._exchange(replace(told, packs=True, fails=failing), slot_s + self._keeping.send_s)
@@ -132,6 +134,9 @@ class NeighbourMemory:
         returns when they had it. Raises RunFailed."""
         messages = restoring(self._job.mesh, self._sizes, lost)
         assert messages is not None  # else a restart goes on from disk
+        if not messages:
+            time.sleep(max(0.0, at_s - time.monotonic()))
+            return time.monotonic()
         before = self._post(messages, self.version)
         start_s = max(at_s, time.monotonic() + self._margin_s)
         told = self._told(messages, self.version, start_s)

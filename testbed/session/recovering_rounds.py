@@ -19,9 +19,13 @@ from typing import NamedTuple, Protocol
 from testbed.errors import RunFailed
 from testbed.goodput.spans import KeptIn, Span, Spending
 from testbed.lab.confinement import let_workers_write
+from testbed.lab.shaping import TimedChange
+from testbed.plan.plan import Plan
 from testbed.plan.recovery import Failure
-from testbed.plan.state_exchange import StateTraffic
+from testbed.plan.state_exchange import StateTraffic, cut_directions, failed_ranks
+from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
+from testbed.session.event_player import ChangingLinks
 from testbed.session.loop import Loop, Resumed
 from testbed.session.neighbour_memory import NeighbourMemory, StateExchange
 from testbed.session.network_accounts import Mark
@@ -98,8 +102,7 @@ class RecoveringJob:
     """What its rounds need."""
 
     foretold: Sequence[Span]
-    ranks_of: Callable[[Failure], frozenset[int]]
-    """That a failure ends."""
+    failing: Failing
     begin: Callable[[Resumed | None, Callable[[int, float], None]], WitnessedRounds]
     """Rounds from the first one or from where training is resumed; what is told of every round that begins."""
     loop: Loop
@@ -109,6 +112,45 @@ class RecoveringJob:
     """Of saving on disk, for one."""
     memory: NeighbourMemory | None
     """None where checkpoints are on disk alone."""
+
+
+class Failing:
+    """What failures do in a lab: whose workers end, and which links carry nothing for some time."""
+
+    def __init__(self, plan: Plan, links: ChangingLinks | None) -> None:
+        """`links` can change where a datacenter is cut off."""
+        assert plan.recovery is not None
+        self._plan, self._links, self._notice_s = plan, links, plan.recovery.checkpoints.notice_s
+        self._asked_s: list[float] = []
+        """Instants of the monotonic clock at which links are to carry nothing, and to carry again."""
+        self.late_s: list[float] = []
+        """How much later each of these came than it was to."""
+
+    def ends(self, failure: Failure, after_s: float) -> FailAt:
+        """Whose workers end, and when, for a failure that comes so long after something has begun: of a datacenter that
+        is cut off all of them, when they have waited in vain."""
+        job = self._plan.jobs[0]
+        if failure.cut_s is None:
+            return FailAt(failed_ranks(job, failure), after_s)
+        return FailAt(frozenset(range(job.mesh.size)), after_s + self._notice_s)
+
+    def cut(self, failure: Failure, at_s: float) -> None:
+        """Have links carry nothing from an instant on, where a failure does that. Raises RunFailed."""
+        if failure.cut_s is not None:
+            assert self._links is not None
+            directions = cut_directions(self._plan.network, failure)
+            for when_s, sends in ((at_s, False), (at_s + failure.cut_s, True)):
+                self._links.schedule_changes([TimedChange(when_s, index, sends=sends) for index in directions])
+                self._asked_s += [when_s] * len(directions)
+
+    def await_links(self) -> None:
+        """Return when nobody is cut off, and what links kept is where it was sent to. Raises RunFailed."""
+        if self._links is not None and self._asked_s:
+            back_s = max(self._asked_s) + deadlines.longest_round_trip_s(self._plan)
+            time.sleep(max(0.0, back_s - time.monotonic()))
+            pairs = zip(self._links.changes_happened(), self._asked_s, strict=True)
+            self.late_s += [happened_s - asked_s for happened_s, asked_s in pairs]
+            self._asked_s = []
 
 
 class _Begun(NamedTuple):
@@ -143,6 +185,8 @@ class RecoveringRounds:
         self._begun = _Begun(-1, 0.0)
         self._failed_at_s = 0.0
         """Instant of the monotonic clock, of the last failure."""
+        self._failing: tuple[float, Failure] | None = None
+        """What is to come in the next round, and how long after its beginning."""
         self._last: dict[KeptIn, _Checkpoint] = {}
         """Checkpoints, by what they are in; the beginning is as one on disk."""
 
@@ -150,6 +194,11 @@ class RecoveringRounds:
     def states(self) -> Sequence[StateTraffic]:
         """Per direction, what checkpoints brought that the finished training has; () where they are on disk alone."""
         return () if self.memory is None else self.memory.traffic_of(self.saves)
+
+    @property
+    def cuts_late_s(self) -> Sequence[float]:
+        """How much later than asked for links carried nothing, and carried again, as datacenters were cut off."""
+        return self._job.failing.late_s
 
     @property
     def exchanged(self) -> Sequence[StateExchange]:
@@ -189,6 +238,10 @@ class RecoveringRounds:
 
     def _note(self, number: int, start_s: float) -> None:
         self._begun = _Begun(number, start_s)
+        if self._failing is not None:
+            after_s, failure = self._failing
+            self._job.failing.cut(failure, start_s + after_s)
+            self._failing = None
 
     def _spend(self, span: Span, seconds: float) -> None:
         """It has taken so long."""
@@ -201,7 +254,8 @@ class RecoveringRounds:
             ended = next(going)
             self._spend(span, ended.row(0).makespan_s)
             return ended
-        going.fail(FailAt(self._job.ranks_of(span.failure), span.seconds))
+        self._failing = span.seconds, span.failure
+        going.fail(self._job.failing.ends(span.failure, span.seconds))
         try:
             next(going)
         except RunFailed:
@@ -212,19 +266,20 @@ class RecoveringRounds:
 
     def _failed(self, span: Span, failure: Failure, began_s: float) -> None:
         """Workers fail in a span, which began at this instant. Raises RunFailed when they do not."""
-        self._job.workers.await_failure(self._job.ranks_of(failure))
+        self._job.workers.await_failure(self._job.failing.ends(failure, span.seconds).ranks)
         self._failed_at_s = began_s + span.seconds
         self._spend(span, span.seconds)
 
     def _save(self, span: Span) -> bool:
         """Whether the state is saved: workers may fail meanwhile."""
         directory, began_s = self._directory / f"before-{span.iteration}", time.monotonic()
-        fails = None if span.failure is None else FailAt(self._job.ranks_of(span.failure), span.seconds)
+        fails = None if span.failure is None else self._job.failing.ends(span.failure, span.seconds)
         try:
             if self.memory is None:
+                self._cutting(span)(began_s)
                 took_s = self._save_on_disk(directory, span.disk_s, fails and replace(fails, at_s=began_s + fails.at_s))
             else:
-                took_s = self.memory.save(span.ahead_s, fails)
+                took_s = self.memory.save(span.ahead_s, fails, self._cutting(span))
                 if KeptIn.DISK in span.held:
                     took_s += self._save_on_disk(directory, span.disk_s, None)
         except RunFailed:
@@ -237,6 +292,11 @@ class RecoveringRounds:
         self._spend(span, took_s)
         self._keep(span, directory)
         return True
+
+    def _cutting(self, span: Span) -> Callable[[float], None]:
+        """What is done when a span begins at an instant, for links that will carry nothing in it."""
+        failure = span.failure
+        return lambda began_s: None if failure is None else self._job.failing.cut(failure, began_s + span.seconds)
 
     def _save_on_disk(self, directory: Path, slot_s: float, fails: FailAt | None) -> float:
         """Have all workers do so; returns what it took. Raises RunFailed."""
@@ -262,6 +322,7 @@ class RecoveringRounds:
 
     def _restart(self, span: Span, broken_off_s: float) -> WitnessedRounds:
         """New workers, that go on from what is saved."""
+        self._job.failing.await_links()
         self._job.workers.replace()
         if self.memory is not None:
             self.memory.hand_over(span.lost)

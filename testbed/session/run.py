@@ -15,9 +15,9 @@ from testbed.lab.calibrate import lines
 from testbed.lab.host_settings import HostPriority
 from testbed.lab.lab import Lab
 from testbed.lab.machine_witness import MachineWitness
+from testbed.plan.events import links_change
 from testbed.plan.plan import Plan
 from testbed.plan.routes import routes_of_nodes
-from testbed.plan.timeline import LinkEvent
 from testbed.planning import file, left_out
 from testbed.planning.prediction import RangesByLabel, ranges_of_plan
 from testbed.planning.resolve import require_trainable, with_clock, with_shaper
@@ -100,7 +100,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
         standing.launch(plan)
         references = References(plan, standing.launchers, options.kept_references)
         lab = standing.build(reporter, shaper=options.shaper, host_priority=options.host_priority)
-        if any(isinstance(event, LinkEvent) for event in plan.events):
+        if links_change(plan):
             lab.changes_happened()  # which refuses a shaper that cannot change links, before anything is measured
         stack.callback(results.save_tables)
         with reporter.step("training the reference in one process"):

@@ -18,9 +18,9 @@ from testbed.files import saving
 from testbed.lab import capabilities, privileges
 from testbed.lab.privileges import Privilege
 from testbed.lab.shaping import AUTO, RELAY
+from testbed.plan.events import links_change
 from testbed.plan.memory_bytes import buffer_bytes
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.timeline import LinkEvent
 from testbed.planning import file
 from testbed.progress import Replay, Reporter
 from testbed.vm import guest_machine, kernel
@@ -56,7 +56,7 @@ class GuestTraining:
     def _shaper(self) -> str:
         if self.shaper != AUTO:
             return self.shaper
-        return RELAY if any(isinstance(event, LinkEvent) for event in self.plan.events) else "netem"
+        return RELAY if links_change(self.plan) else "netem"
 
 
 def choose_machine(clock: Clock) -> guest_machine.GuestMachine:

@@ -11,15 +11,18 @@ from pathlib import Path
 import pytest
 from in_process import run_testbed
 
+from testbed.errors import BadInput
 from testbed.goodput.intervals import both_lost_share, expected_goodput, expected_goodput_in_memory
 from testbed.goodput.recovering_plan import read_checkpoints, read_failure
 from testbed.goodput.spans import Keeping, KeptIn, Span, Spending, foretold, shares_of
 from testbed.goodput.state_times import exchange_s, keeping_of
+from testbed.plan.events import links_change
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Plan
 from testbed.plan.recovery import Checkpoints, Failure, MemoryCheckpoints, Recovery, drawn_failures
 from testbed.plan.state_exchange import neighbours, restoring, saving, state_traffic
 from testbed.planning import file
+from testbed.planning.resolve import with_shaper
 
 TRAIN, SAVE, RESTART = Spending
 MEMORY, DISK = KeptIn
@@ -61,7 +64,7 @@ def keeping(ranks: int, send_s: float = 0.25, again_s: float = 0.5) -> Keeping:
     mesh = Mesh(1, ranks, 1)
 
     def again(lost: frozenset[int]) -> float | None:
-        return None if restoring(mesh, (1,) * ranks, lost) is None else again_s
+        return None if restoring(mesh, (1,) * ranks, lost) is None else again_s * bool(lost)
 
     return Keeping(lambda failure: frozenset(() if failure.rank is None else (failure.rank,)), send_s, again)
 
@@ -110,6 +113,33 @@ def test_both_holders_lost_falls_back_to_disk_or_to_the_beginning() -> None:
 
 def test_a_restored_state_is_on_two_nodes_again() -> None:
     assert restarts((1, 3.0), (2, 7.0)) == [(2, (MEMORY,), 3.5, {1}), (2, (MEMORY,), 3.5, {2})]
+
+
+def cut(at_s: float, cut_s: float) -> Failure:
+    return Failure(None, at_s, "oslo", cut_s)
+
+
+def restarts_of(*failures: Failure, notice_s: float = 1.0) -> list[Restart]:
+    checkpoints = Checkpoints(2, 0.5, 3.0, MemoryCheckpoints(), notice_s)
+    of_four = keeping(4)
+    kept = of_four._replace(ranks_of=lambda one: frozenset((0, 1)) if one.place else of_four.ranks_of(one))
+    found = foretold(lambda _: 1.0, 7, Recovery(checkpoints, failures), kept)
+    return [
+        (span.iteration, span.held, round(span.seconds, 9), set(span.lost)) for span in found if span.what is RESTART
+    ]
+
+
+def test_who_is_cut_off_is_waited_for_and_keeps_its_memory() -> None:
+    # nothing is lost: nothing is sent again
+    assert restarts_of(cut(3.0, 5.0)) == [(2, (MEMORY,), 5.0 + 3.0, set())]
+    assert restarts_of(cut(3.0, 0.2), notice_s=2.0)[0][2] == 2.0 + 3.0, "it is noticed later than it is over"
+
+
+def test_a_failure_while_a_datacenter_is_cut_off_still_waits_for_it() -> None:
+    found = restarts_of(cut(3.0, 5.0), Failure(1, 4.0))
+    assert found == [(2, (MEMORY,), 1.0, set()), (2, (MEMORY,), 4.0 + 3.0 + 0.5, {1})]
+    found = restarts_of(Failure(1, 3.0), cut(4.0, 6.0))
+    assert found[-1] == (2, (MEMORY,), 6.0 + 3.0 + 0.5, {1}), "the restart under way waits, too"
 
 
 def brute_share(rings: list[int], again: float, trainings: int) -> float:
@@ -165,6 +195,8 @@ def test_options_are_read() -> None:
     text = "every=5,to=neighbour,save=10 ms,disk=20,disk-save=1.5 s,state=2 MB"
     assert read_checkpoints(text) == Checkpoints(5, 0.01, 2, MemoryCheckpoints(20, 1.5, 2_000_000))
     assert read_failure("node oslo/1 at 3.2 s") == Failure(None, 3.2, "oslo/1")
+    assert read_failure("datacenter oslo cut off at 3 s for 500 ms") == Failure(None, 3.0, "oslo", 0.5)
+    assert read_checkpoints("notice=300 ms") == Checkpoints(10, 0, 2, None, 0.3)
     assert read_failure("datacenter oslo at 60 s") == Failure(None, 60.0, "oslo")
 
 
@@ -185,6 +217,16 @@ def test_a_plan_keeps_what_is_asked_for_and_a_place_stands_for_its_ranks(tmp_pat
     assert all(len(ranks_of(failure)) == 1 for failure in plan.recovery.failures if failure.place != "paris")
     assert len({failure.place for failure in plan.recovery.failures}) > 2
     assert file.from_json(file.to_json(plan), "again") == plan
+
+
+def test_a_plan_keeps_who_is_cut_off_and_when_it_is_noticed(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "--checkpoint", "notice=400 ms", "--failure", "datacenter paris cut off at 2 s for 3 s")
+    assert plan.recovery is not None
+    assert (plan.recovery.checkpoints.notice_s, plan.recovery.failures) == (0.4, (Failure(None, 2.0, "paris", 3.0),))
+    assert file.from_json(file.to_json(plan), "again") == plan
+    assert links_change(plan)
+    with pytest.raises(BadInput, match="relay beside --failure"):
+        with_shaper(plan, "netem")
 
 
 def test_states_take_what_their_bytes_take_on_the_slowest_link_that_they_share(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from testbed.thresholds import MODEL_SHARE
 pytestmark = MARKS
 
 NETWORK, JOB = "two-dc-longhaul", "tiny-gpt-pp4"
+CUT = "datacenter paris cut off at {} for 2 s"
 REPLICAS = ("parallelism.data=2", "parallelism.pipeline=2", "microbatches=5", "receives=late")
 TENSOR = ("parallelism.tensor=2", "parallelism.pipeline=2", "microbatches=3")
 
@@ -31,7 +32,16 @@ def words(
 
 
 NAMES = ["pipeline", "replicas", "tensor", "while saving"]
-OF_MEMORY = ["neighbour", "streams", "kept by replicas", "a datacenter", "both holders", "while sending"]
+OF_MEMORY = [
+    "neighbour",
+    "streams",
+    "kept by replicas",
+    "a datacenter",
+    "both holders",
+    "while sending",
+    "cut off",
+    "cut off while sending",
+]
 
 
 def asked(place: Path) -> dict[str, Asked]:
@@ -72,6 +82,18 @@ def asked(place: Path) -> dict[str, Asked]:
         # the first checkpoint is whole, the second one is broken off while states are on the link
         "while sending": Asked(
             planned(place, NETWORK, JOB, *words("rank 0 at 1.7 s", to="neighbour,state=10 MB", save="40 ms"))
+        ),
+        "cut off": Asked(
+            planned(place, NETWORK, JOB, *words(CUT.format("1.5 s"), to="neighbour,notice=400 ms")), shaper="relay"
+        ),
+        "cut off while sending": Asked(
+            planned(
+                place,
+                NETWORK,
+                JOB,
+                *words(CUT.format("1.7 s"), to="neighbour,state=10 MB,notice=2500 ms", save="40 ms"),
+            ),
+            shaper="relay",
         ),
     }
 
@@ -124,6 +146,8 @@ def test_a_restart_goes_on_from_what_is_left(measured: Mapping[str, Measured]) -
         "a datacenter": [(4, ["memory"]), (4, ["disk"])],
         "both holders": [(0, ["disk"])],
         "while sending": [(2, ["memory"])],
+        "cut off": [(2, ["memory"])],
+        "cut off while sending": [(2, ["memory"])],
     }
     assert failed_in(measured["while sending"].document["goodput"][0]) == ["save"]
 
@@ -132,7 +156,8 @@ def test_a_restart_goes_on_from_what_is_left(measured: Mapping[str, Measured]) -
 def test_states_go_over_the_links_byte_by_byte_as_planned(measured: Mapping[str, Measured], name: str) -> None:
     (entry,) = measured[name].document["goodput"]
     rows = entry.get("states", [])
-    crossed = {"both holders": {"save"}, "kept by replicas": set()}.get(name, {"save", "restore"})
+    nothing_lost = {"both holders": {"save"}, "cut off": {"save"}, "cut off while sending": {"save"}}
+    crossed = (nothing_lost | {"kept by replicas": set()}).get(name, {"save", "restore"})
     assert {row["what"] for row in rows} == crossed
     assert [row["wire_bytes"] for row in rows] == [row["planned_bytes"] for row in rows]
     assert max((row["wire_bytes"] for row in rows), default=1e5) >= 1e5
@@ -141,3 +166,13 @@ def test_states_go_over_the_links_byte_by_byte_as_planned(measured: Mapping[str,
     taken = {s["iteration"]: s["end_s"] - s["begin_s"] for s in entry["spans"] if s["what"] == "save"}
     for iteration, seconds in saves.items():
         assert taken[iteration] == pytest.approx(seconds, rel=MODEL_SHARE.value)
+
+
+def test_who_is_cut_off_is_so_on_time_and_is_waited_for(measured: Mapping[str, Measured]) -> None:
+    taken = {}
+    for name in ("cut off", "cut off while sending"):
+        (entry,) = measured[name].document["goodput"]
+        assert entry["cuts_late_s"] < 1e-4
+        taken[name] = entry["measured"]["restarting_s"]
+    assert taken["cut off"] == pytest.approx(2.0 + 3.0, abs=1e-3), "until it is back, then the slot"
+    assert taken["cut off while sending"] == pytest.approx(2.5 + 3.0, abs=1e-3), "it is noticed later"
