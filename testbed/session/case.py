@@ -7,167 +7,40 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from testbed.errors import RunFailed
-from testbed.goodput.spans import Span, foretold
+from testbed.goodput.spans import foretold
 from testbed.goodput.state_times import keeping_of
-from testbed.judge import fidelity, iterations, parameter_checks
 from testbed.lab import host_settings
-from testbed.model.host_prediction import HostPrediction, predict_jobs_on_host
-from testbed.model.lower import Load
-from testbed.pipeline.memory import RankBytes
+from testbed.model.host_prediction import predict_jobs_on_host
 from testbed.plan.costs import schedule_of
-from testbed.plan.drawn_slots import SlowerRank
-from testbed.plan.events import Phase, at_work, own_phase, phases, swaps, trained
+from testbed.plan.events import at_work, own_phase, phases, swaps, trained
 from testbed.plan.moved_weights import require_movable
-from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.plan import Case, Plan
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import loads_of, parts_of, ranges_of_training, training_of
-from testbed.planning.ties import Range
-from testbed.planning.training_prediction import PlacedEvent, TrainingPrediction
+from testbed.planning.training_prediction import PlacedEvent
 from testbed.progress import ProgressStep
 from testbed.routing.rerouting import with_shift, with_swap
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
-from testbed.session.event_player import EventPlayer, PlayedEvent
+from testbed.session.event_player import EventPlayer
 from testbed.session.free_loop import FreeIterations
 from testbed.session.loop import Resumed, start_margin_s
 from testbed.session.message_costs import MessageCosts
-from testbed.session.neighbour_memory import NeighbourMemory, StateExchange
+from testbed.session.neighbour_memory import NeighbourMemory
 from testbed.session.recovering_rounds import Failing, RecoveringJob, RecoveringRounds
 from testbed.session.rounds import Round, WitnessedIterations, WitnessedRounds, task_of, timed_schedule
 from testbed.session.running import GoesOn, Running
 from testbed.session.timers import TimedAction
+from testbed.session.trained import Part, Swap, TrainedCase, TrainedJob
 from testbed.trace.predictions import predicted_times_s
-from testbed.trace.tables import Trace, concatenate
-from testbed.train.assignment import Fingerprint, TimedSchedule, TrainingTask
+from testbed.train.assignment import TimedSchedule, TrainingTask
 from testbed.units import show_time
-
-
-@dataclass
-class TrainedJob:
-    """What one job left behind in one case; its ranks count from 0, its times from its own start."""
-
-    number: int
-    job: Job
-    rounds: range
-    """Of the whole training, those in which it has a part."""
-    generated: Generated
-    load: Load
-    """Of the usual iteration, where they differ."""
-    beyond_load_s: float
-    """By how much the median of what was predicted is more than the prediction of that; 0 where they do not differ."""
-    predicted: Trace
-    """With all jobs at work: every iteration where they differ on purpose, else one that stands for all."""
-    predicted_range: Range | None
-    """What may be predicted by who comes first; None where that is one time."""
-    costs: MessageCosts | None
-    """What this machine was measured to add until then; None on the virtual clock and without pacing."""
-    on_this_host: HostPrediction | None
-    """With these costs; None where there are none."""
-    measured: list[Trace] = field(default_factory=list)
-    rows: list[iterations.IterationRow] = field(default_factory=list)
-    memory: Sequence[RankBytes] = ()
-    """Per rank, as counted in the first iteration of the training; () where that had another schedule."""
-    began_with_it: bool = True
-    """Whether the training began with this schedule."""
-    slower: tuple[SlowerRank, ...] = ()
-    """Its ranks that become slower in the training."""
-    fingerprints: list[Fingerprint] = field(default_factory=list)
-    """Of gradients and weights, all ranks together."""
-    free: bool = False
-    """Whether its iterations begin when its own are over, whatever other jobs do."""
-
-    def note(self, ended: Round, part: _Part, own: Phase) -> None:
-        """Keep what came of an iteration, where its `own` rounds of a part are these; outside those that count, it is
-        as one that warms up, and so is one in which something happens that the model has not."""
-        if not ended.records.get(self.number):
-            return
-        if self.began_with_it:
-            self.memory = self.memory or [each.memory for each in ended.records[self.number] if each.memory is not None]
-        self.fingerprints += parameter_checks.put_together(ended.records[self.number])
-        row = ended.row(self.number)
-        self.rows.append(row._replace(warmup=row.iteration not in part.training.compared(own.measured)))
-        if row.iteration in own.rounds:
-            self.measured.append(ended.trace(self.number))
-
-    @property
-    def counted(self) -> list[int]:
-        """The iterations that count."""
-        return [row.iteration for row in self.rows if not row.warmup]
-
-    @property
-    def median_s(self) -> float:
-        """Of the iterations that count; their mean where jobs run freely."""
-        return float(self._of_all([row.makespan_s for row in self.rows if not row.warmup]))
-
-    @property
-    def predicted_s(self) -> float:
-        """The same of what was predicted of them, with all jobs at work."""
-        return float(self._of_all(predicted_times_s(self.predicted, self.counted)))
-
-    @property
-    def _of_all(self) -> Callable[[Sequence[float] | NDArray[np.float64]], np.floating[Any]]:
-        return np.mean if self.free else np.median
-
-    def as_part(self) -> Trace:
-        """All measured iterations, as the part of a trace of all jobs."""
-        return concatenate(self.measured).as_job(self.number, self.job.mesh.ranks, self.load.start_s)
-
-
-class Swap(NamedTuple):
-    """Between two cases of a training, while no job trains."""
-
-    took_s: float
-    """Until routers and workers had what goes on."""
-    wire_bytes: Sequence[float]
-    """That every direction carried meanwhile; () where nothing counts it."""
-
-
-@dataclass
-class TrainedCase:
-    """What one case left behind."""
-
-    case: Case
-    phase: Phase
-    deadline: Deadline
-    jobs: Sequence[TrainedJob]
-    """Those at work."""
-    network: fidelity.NetworkEvidence
-    """What was counted meanwhile."""
-    compares: bool = True
-    """Whether the model has all of an iteration that was measured."""
-    events: Sequence[PlayedEvent] = ()
-    """What became of links, known when the whole training is over."""
-    spans: Sequence[Span] = ()
-    """What the only job did with its time, where its workers may fail."""
-    exchanged: Sequence[StateExchange] = ()
-    """What its ranks sent each other of their states."""
-    cuts_late_s: Sequence[float] = ()
-    """How much later than asked for links carried nothing, and carried again, as datacenters were cut off."""
-    swap: Swap | None = None
-    """What it took to go on with it from the case before; None of one that begins."""
-
-
-class _Part(NamedTuple):
-    """A case that is about to be trained."""
-
-    case: Case
-    phase: Phase
-    jobs: Sequence[TrainedJob]
-    """Those at work."""
-    training: TrainingPrediction
-    """What is predicted of it, and when events come."""
-
-    @property
-    def compared(self) -> list[int]:
-        """The rounds that count: of which the model has all."""
-        return self.training.compared(self.phase.measured)
 
 
 class TrainedPlan(NamedTuple):
@@ -208,7 +81,7 @@ def _explained(rounds: Iterable[Round], player: EventPlayer | None) -> Iterator[
         raise RunFailed(f"{down}: {error}" if down else str(error)) from error
 
 
-def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
+def _tasks(plan: Plan, parts: Sequence[Part]) -> dict[int, TrainingTask]:
     """By number of each job that is ever at work, what its workers do: from the first round of a case in which it is
     at work to the last one."""
     first = {job.number: job for part in reversed(parts) for job in part.jobs}
@@ -226,7 +99,7 @@ def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
     }
 
 
-def _swaps(before: _Part, part: _Part) -> dict[int, TimedSchedule]:
+def _swaps(before: Part, part: Part) -> dict[int, TimedSchedule]:
     """By number of each job that is at work in both, its schedule where that is another one than before."""
     was = {job.number: _timed(job) for job in before.jobs}
     found = {job.number: _timed(job) for job in part.jobs if job.number in was}
@@ -246,7 +119,7 @@ class _UnderWay:
     cases: list[Case]
     made: list[Sequence[Generated]]
     costs: Mapping[int, MessageCosts] | None
-    parts: list[_Part] = field(init=False)
+    parts: list[Part] = field(init=False)
     ended: list[Round] = field(default_factory=list)
     """The rounds that are over."""
     began_s: float = 0.0
@@ -255,7 +128,7 @@ class _UnderWay:
     def __post_init__(self) -> None:
         self.parts = [self._part(which) for which in range(len(self.cases))]
 
-    def _part(self, which: int, *, shortened: bool = False) -> _Part:
+    def _part(self, which: int, *, shortened: bool = False) -> Part:
         """One of them; `shortened` where it is predicted again, now that another one goes on before it was to end."""
         running, plan, case, costs = self.running, self.plan, self.cases[which], self.costs
         phase, made = phases(plan, self.cases)[which], self.made[which]
@@ -283,7 +156,7 @@ class _UnderWay:
             began = made[number].schedule.rows == self.made[0][number].schedule.rows
             slower = slower_ranks(plan, case, number)
             jobs.append(TrainedJob(number, *shown, *mine, began_with_it=began, slower=slower, free=free))
-        return _Part(case, phase, jobs, training)
+        return Part(case, phase, jobs, training)
 
     def trained(self, change: Callable[[Plan, Case, Case], None]) -> TrainedPlan:
         """Rounds of all jobs. What was measured goes into the results, whatever ends them."""
@@ -383,7 +256,7 @@ class _UnderWay:
         return done
 
     def _swap(
-        self, going: WitnessedRounds, before: _Part, part: _Part, change: Callable[[Plan, Case, Case], None]
+        self, going: WitnessedRounds, before: Part, part: Part, change: Callable[[Plan, Case, Case], None]
     ) -> Swap:
         """Have a part go on from the one before it. Raises RunFailed."""
         begun_s = time.monotonic()
@@ -409,7 +282,7 @@ class _UnderWay:
             training = self._part_of(number).training
             self.running.background.begin(start_s, training.traffic_s.get(number))
 
-    def _part_of(self, number: int) -> _Part:
+    def _part_of(self, number: int) -> Part:
         """The one that has the round of a number."""
         return next(part for part in self.parts if number in part.phase.rounds)
 
@@ -459,7 +332,7 @@ class _UnderWay:
             for job in part.jobs:
                 job.note(ended, part, own_phase(self.plan, part.case, part.phase, job.number))
 
-    def _swapped(self, part: _Part, number: int) -> bool:
+    def _swapped(self, part: Part, number: int) -> bool:
         """Whether it was decided, after the round of a number, that another part goes on."""
         if self.running.adaptation is None:
             return False

@@ -20,12 +20,13 @@ from testbed.results.directory import ResultsWriter
 from testbed.schedule.registry import Generated, generate_choice
 from testbed.session import event_report, message_costs
 from testbed.session.active_routes import Handled, require_same_choice
-from testbed.session.case import TrainedCase, train
+from testbed.session.case import train
 from testbed.session.goodput_report import goodput_entry
 from testbed.session.judgement import JudgedCase, conclude, judge_cases
 from testbed.session.message_costs import MessageCosts
 from testbed.session.profile import profile
 from testbed.session.running import Running
+from testbed.session.trained import TrainedCase
 from testbed.train.assignment import ReferenceOutcome
 
 

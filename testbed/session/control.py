@@ -11,10 +11,10 @@ from testbed.lab import host_settings
 from testbed.lab.lab import Lab
 from testbed.plan.plan import Plan
 from testbed.results.control_times import ControlTimes
-from testbed.session.case import TrainedCase
 from testbed.session.loop import start_margin_s
 from testbed.session.rounds import WitnessedRounds, task_of
 from testbed.session.running import Running
+from testbed.session.trained import TrainedCase
 from testbed.units import show_time
 
 

@@ -16,7 +16,7 @@ from testbed.plan.timeline import Moment
 from testbed.plan.traffic import swap_traffic
 from testbed.planning.drawn_iterations import rank_changes
 from testbed.session.active_routes import Handled
-from testbed.session.case import TrainedCase
+from testbed.session.trained import TrainedCase
 from testbed.trace.predictions import predicted_times_s
 
 

@@ -9,7 +9,7 @@ from testbed.goodput.recovering_plan import spans_of_case
 from testbed.goodput.spans import Span, shares_of
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Plan
-from testbed.session.case import TrainedCase
+from testbed.session.trained import TrainedCase
 
 
 def goodput_entry(plan: Plan, done: TrainedCase) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from testbed.results.directory import FinishedJob, ResultsWriter
 from testbed.results.metric_recheck import fairness_in_case
 from testbed.results.recheck import evidence_of
 from testbed.results.run_files import RunFiles
-from testbed.session.case import TrainedCase, TrainedJob
 from testbed.session.message_costs import in_the_run
+from testbed.session.trained import TrainedCase, TrainedJob
 from testbed.thresholds import TIE, UNPACED_TIE
 from testbed.trace.predictions import predicted_summary, predicted_times_s
 from testbed.trace.tables import MESSAGE_KINDS

@@ -13,7 +13,6 @@ from testbed.interrupts import held_interrupts, interrupt_unless_held
 from testbed.lab.namespaces import scratch_network
 from testbed.lab.netlink import Netlink
 
-
 pytestmark = pytest.mark.root
 
 
