@@ -31,9 +31,9 @@ from testbed.progress import Replay
 from testbed.scratch import scratch_directory
 from testbed.vm import guest_request as request
 from testbed.vm import plain_root
-from testbed.vm.assignment import Assignment, write_job
 from testbed.vm.guest_files import PACKAGE, PYTHON, lay_out
 from testbed.vm.guest_machine import GuestMachine
+from testbed.vm.guest_work import Assignment, write_job
 from testbed.vm.kernel_process import Heard, KernelPlace, Watch, await_last_word, kernel_output, memory_is_full, start
 
 DEFAULT_LIMIT_S = 900.0

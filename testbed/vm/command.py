@@ -24,8 +24,8 @@ from testbed.plan.plan import Clock, Plan
 from testbed.planning import file
 from testbed.progress import Replay, Reporter
 from testbed.vm import guest_machine, kernel
-from testbed.vm.assignment import Assignment
 from testbed.vm.boot import MEMORY_MB, Boot, require_virtual, run_assignments
+from testbed.vm.guest_work import Assignment
 
 _CALIBRATE_LIMIT_S = 900.0
 _BASE_MB, _MB_PER_RANK = 2048, 192

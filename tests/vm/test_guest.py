@@ -198,10 +198,10 @@ def test_the_fallback_kernel_runs_the_same_command(
 def test_nothing_interrupted_the_virtual_clock(time_travel_kernel: kernel.Kernel) -> None:
     """In a process of its own, since a guest is booted by a single-threaded one."""
     code = (
-        "import sys, pathlib; from testbed.vm import assignment, boot, guest_machine, kernel\n"
+        "import sys, pathlib; from testbed.vm import boot, guest_machine, guest_work, kernel\n"
         "from testbed.planning import file, resolve; from testbed.spec import load_topology\n"
         "plan = resolve.measurement_of(load_topology(pathlib.Path(sys.argv[1])))\n"
-        "work = [assignment.Assignment('calibrate', file.to_json(plan))] * 2\n"
+        "work = [guest_work.Assignment('calibrate', file.to_json(plan))] * 2\n"
         "done = boot.run_assignments(guest_machine.time_travel(kernel.require(), 1), work, training=False)\n"
         "assert [one.code for one in done.ended] == [0, 0], done\n"
         "print(done.interrupts)\n"
