@@ -266,7 +266,7 @@ class _Since(NamedTuple):
     iterations: int
 
 
-class Candidates(Protocol):
+class KnownProspects(Protocol):
     """What may run, and what it would take: of one job (Prospects), or of several (StartProspects)."""
 
     @property
@@ -309,7 +309,9 @@ def adapting_job(subject: AdaptableJob, decide: Decide, swap_s: float, running: 
 class Adapting:
     """What adapts: it learns from every iteration, asks its controller, and has the candidate that runs."""
 
-    def __init__(self, prospects: Candidates, planned: Belief, begun: Prospect, decide: Decide, swap_s: float) -> None:
+    def __init__(
+        self, prospects: KnownProspects, planned: Belief, begun: Prospect, decide: Decide, swap_s: float
+    ) -> None:
         """Swaps are taken to cost `swap_s` until it is told what they took."""
         self._prospects, self._decide, self.swap_costs = prospects, decide, SwapCosts(swap_s)
         self.running, self._estimator = begun, Estimator(planned)

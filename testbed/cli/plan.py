@@ -107,9 +107,6 @@ def plan(
     """
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
-    from testbed.planning.left_out import of_ties
-    from testbed.planning.prediction import ranges_of_plan
-    from testbed.planning.ring_order import of_rings
 
     comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, rounds, checkpoint, failure, chaos, background
     asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes, vary)
@@ -127,9 +124,18 @@ def plan(
     )
     made = enforced(resolve.with_clock(_in_rounds(made, rounds), clocked), enforce)
     made, remarks = scheduled_and_routed(made, asked, workloads, quiet=quiet, strict=strict)
-    warned = of_ties(made, ranges_of_plan(made)) + of_rings(made)  # which says what in it cannot be predicted
+    warned = _warnings(made)  # which says what in it cannot be predicted, before anything is written
     write_output(out, file.to_json(made), "--out")
     _show(made, out, remarks, warned, as_json=as_json)
+
+
+def _warnings(made: Plan) -> list[str]:
+    """Of predictions that are ranges, and of rings in another order. Raises BadInput for what cannot be predicted."""
+    from testbed.planning.left_out import of_ties
+    from testbed.planning.prediction import ranges_of_plan
+    from testbed.planning.ring_order import of_rings
+
+    return of_ties(made, ranges_of_plan(made)) + of_rings(made)
 
 
 def _show(made: Plan, out: Path, remarks: Sequence[str], warned: Sequence[str], *, as_json: bool) -> None:

@@ -37,7 +37,7 @@ from testbed.session.recovering_rounds import Failing, RecoveringJob, Recovering
 from testbed.session.rounds import Round, WitnessedIterations, WitnessedRounds, task_of, timed_schedule
 from testbed.session.running import GoesOn, Running
 from testbed.session.timers import TimedAction
-from testbed.session.trained import Part, Swap, TrainedCase, TrainedJob
+from testbed.session.trained import Swap, TrainedCase, TrainedJob, TrainingPart
 from testbed.trace.predictions import predicted_times_s
 from testbed.train.assignment import TimedSchedule, TrainingTask
 from testbed.units import show_time
@@ -81,7 +81,7 @@ def _explained(rounds: Iterable[Round], player: EventPlayer | None) -> Iterator[
         raise RunFailed(f"{down}: {error}" if down else str(error)) from error
 
 
-def _tasks(plan: Plan, parts: Sequence[Part]) -> dict[int, TrainingTask]:
+def _tasks(plan: Plan, parts: Sequence[TrainingPart]) -> dict[int, TrainingTask]:
     """By number of each job that is ever at work, what its workers do: from the first round of a case in which it is
     at work to the last one."""
     first = {job.number: job for part in reversed(parts) for job in part.jobs}
@@ -99,7 +99,7 @@ def _tasks(plan: Plan, parts: Sequence[Part]) -> dict[int, TrainingTask]:
     }
 
 
-def _swaps(before: Part, part: Part) -> dict[int, TimedSchedule]:
+def _swaps(before: TrainingPart, part: TrainingPart) -> dict[int, TimedSchedule]:
     """By number of each job that is at work in both, its schedule where that is another one than before."""
     was = {job.number: _timed(job) for job in before.jobs}
     found = {job.number: _timed(job) for job in part.jobs if job.number in was}
@@ -119,7 +119,7 @@ class _UnderWay:
     cases: list[Case]
     made: list[Sequence[Generated]]
     costs: Mapping[int, MessageCosts] | None
-    parts: list[Part] = field(init=False)
+    parts: list[TrainingPart] = field(init=False)
     ended: list[Round] = field(default_factory=list)
     """The rounds that are over."""
     began_s: float = 0.0
@@ -128,7 +128,7 @@ class _UnderWay:
     def __post_init__(self) -> None:
         self.parts = [self._part(which) for which in range(len(self.cases))]
 
-    def _part(self, which: int, *, shortened: bool = False) -> Part:
+    def _part(self, which: int, *, shortened: bool = False) -> TrainingPart:
         """One of them; `shortened` where it is predicted again, now that another one goes on before it was to end."""
         running, plan, case, costs = self.running, self.plan, self.cases[which], self.costs
         phase, made = phases(plan, self.cases)[which], self.made[which]
@@ -156,7 +156,7 @@ class _UnderWay:
             began = made[number].schedule.rows == self.made[0][number].schedule.rows
             slower = slower_ranks(plan, case, number)
             jobs.append(TrainedJob(number, *shown, *mine, began_with_it=began, slower=slower, free=free))
-        return Part(case, phase, jobs, training)
+        return TrainingPart(case, phase, jobs, training)
 
     def trained(self, change: Callable[[Plan, Case, Case], None]) -> TrainedPlan:
         """Rounds of all jobs. What was measured goes into the results, whatever ends them."""
@@ -256,7 +256,11 @@ class _UnderWay:
         return done
 
     def _swap(
-        self, going: WitnessedRounds, before: Part, part: Part, change: Callable[[Plan, Case, Case], None]
+        self,
+        going: WitnessedRounds,
+        before: TrainingPart,
+        part: TrainingPart,
+        change: Callable[[Plan, Case, Case], None],
     ) -> Swap:
         """Have a part go on from the one before it. Raises RunFailed."""
         begun_s = time.monotonic()
@@ -282,7 +286,7 @@ class _UnderWay:
             training = self._part_of(number).training
             self.running.background.begin(start_s, training.traffic_s.get(number))
 
-    def _part_of(self, number: int) -> Part:
+    def _part_of(self, number: int) -> TrainingPart:
         """The one that has the round of a number."""
         return next(part for part in self.parts if number in part.phase.rounds)
 
@@ -332,7 +336,7 @@ class _UnderWay:
             for job in part.jobs:
                 job.note(ended, part, own_phase(self.plan, part.case, part.phase, job.number))
 
-    def _swapped(self, part: Part, number: int) -> bool:
+    def _swapped(self, part: TrainingPart, number: int) -> bool:
         """Whether it was decided, after the round of a number, that another part goes on."""
         if self.running.adaptation is None:
             return False

@@ -64,7 +64,7 @@ class TrainedJob:
     free: bool = False
     """Whether its iterations begin when its own are over, whatever other jobs do."""
 
-    def note(self, ended: Round, part: Part, own: Phase) -> None:
+    def note(self, ended: Round, part: TrainingPart, own: Phase) -> None:
         """Keep what came of an iteration, where its `own` rounds of a part are these; outside those that count, it is
         as one that warms up, and so is one in which something happens that the model has not."""
         if not ended.records.get(self.number):
@@ -135,7 +135,7 @@ class TrainedCase:
     """What it took to go on with it from the case before; None of one that begins."""
 
 
-class Part(NamedTuple):
+class TrainingPart(NamedTuple):
     """A case that is about to be trained."""
 
     case: Case
