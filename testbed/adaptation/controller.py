@@ -266,7 +266,7 @@ class _Since(NamedTuple):
     iterations: int
 
 
-class KnownProspects(Protocol):
+class AnyProspects(Protocol):
     """What may run, and what it would take: of one job (Prospects), or of several (StartProspects)."""
 
     @property
@@ -310,7 +310,7 @@ class Adapting:
     """What adapts: it learns from every iteration, asks its controller, and has the candidate that runs."""
 
     def __init__(
-        self, prospects: KnownProspects, planned: Belief, begun: Prospect, decide: Decide, swap_s: float
+        self, prospects: AnyProspects, planned: Belief, begun: Prospect, decide: Decide, swap_s: float
     ) -> None:
         """Swaps are taken to cost `swap_s` until it is told what they took."""
         self._prospects, self._decide, self.swap_costs = prospects, decide, SwapCosts(swap_s)

@@ -106,7 +106,7 @@ def plan(
     routes that a policy chooses of those that the topology has; with several there is a case for each.
     """
     from testbed.plan.plan import Clock as PlannedClock
-    from testbed.planning import file, resolve
+    from testbed.planning import resolve
 
     comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, rounds, checkpoint, failure, chaos, background
     asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes, vary)
@@ -124,9 +124,7 @@ def plan(
     )
     made = enforced(resolve.with_clock(_in_rounds(made, rounds), clocked), enforce)
     made, remarks = scheduled_and_routed(made, asked, workloads, quiet=quiet, strict=strict)
-    warned = _warnings(made)  # which says what in it cannot be predicted, before anything is written
-    write_output(out, file.to_json(made), "--out")
-    _show(made, out, remarks, warned, as_json=as_json)
+    _write_and_show(made, out, remarks, as_json=as_json)
 
 
 def _warnings(made: Plan) -> list[str]:
@@ -138,13 +136,17 @@ def _warnings(made: Plan) -> list[str]:
     return of_ties(made, ranges_of_plan(made)) + of_rings(made)
 
 
-def _show(made: Plan, out: Path, remarks: Sequence[str], warned: Sequence[str], *, as_json: bool) -> None:
-    """The plan that was written into `out`, and what is to be said of it."""
+def _write_and_show(made: Plan, out: Path, remarks: Sequence[str], *, as_json: bool) -> None:
+    """The plan into `out`, and what is to be said of it. Raises BadInput for what cannot be predicted; nothing is
+    written then."""
     from testbed.cli import plan_tables
     from testbed.cli.full_scale_tables import derivation_lines, full_scale_tables
     from testbed.full_scale.derivation import derivation
     from testbed.full_scale.similitude_bound import full_scale_times
+    from testbed.planning import file
 
+    warned = _warnings(made)
+    write_output(out, file.to_json(made), "--out")
     derived = [line for job in made.jobs for line in derivation(made, job)]
     if as_json:
         facts = {"written_to": str(out), "cases": [case.label for case in made.cases], "left_out": dict(made.left_out)}
