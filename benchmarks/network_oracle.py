@@ -71,6 +71,8 @@ class Unit(NamedTuple):
     begun: Callable[[Number, Number], None]
     """Told when its first bit leaves the link's head, and when what left before is at the link's end; its own last bit
     is there when the link says that it is `out`."""
+    parts: Sequence[Number] = ()
+    """What leaves before its last bit, packet by packet, of one that keeps together."""
 
 
 class Link:
@@ -133,6 +135,11 @@ class Link:
         unit, now = self.waiting.popleft(), self.world.now
         self.busy, done = True, max(self.over(now, unit.size), unit.last_bit)
         before, self.out = self.out, max(self.out, self.end(done))
+        sent = Fraction(0)
+        for part in unit.parts if self.corners else ():
+            sent += part
+            comes = now + (unit.last_bit - now) * sent / unit.size
+            self.out = max(self.out, self.end(max(self.over(now, sent), comes)))
         unit.begun(now, before)
         self.world.at(done, self._served, 0)
 
@@ -437,15 +444,20 @@ class World:
             for when in self.packets(message, link, begin, before):
                 self.acknowledge(message, when)
 
-        link.take(Unit(self.whole[message], last_bit, begun))
+        link.take(Unit(self.whole[message], last_bit, begun, self.sizes(message)[:-1]))
+
+    def sizes(self, message: int) -> list[Number]:
+        """Of the packets of a message that keeps together."""
+        found = [self.piece[message]] * int(self.program.acks[message])
+        if self.ahead[message] and found:
+            found[0] = self.ahead[message]
+        return found
 
     def packets(self, message: int, link: Link, begin: Number, before: Number) -> list[Number]:
         """When the packets of a message that keeps together have come in over a link."""
-        sizes = [self.piece[message]] * int(self.program.acks[message])
-        if self.ahead[message] and sizes:
-            sizes[0] = self.ahead[message]
-        found, came, sent = list[Number](), before, Fraction(0)
-        for size in sizes:
+        sent: Number = Fraction(0)
+        found, came = list[Number](), before
+        for size in self.sizes(message):
             sent += size
             if link.stamped and link.corners:
                 delay, per_byte, _ = link.keeps()

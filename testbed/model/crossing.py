@@ -45,6 +45,7 @@ INLINED = (
     "leave_in_parts",
     "leave",
     "cross",
+    "pieces_out",
     "acknowledge_all",
     "acknowledge_each",
     "acknowledged",
@@ -157,6 +158,8 @@ def cross(
         carry_acknowledgements(wires, link, now)
         before = wires.out_s[link]
         begin = occupy(wires, link, size, now, came)
+        if together and not wires.stamped and changes_of(wires, link) > 0:
+            wires.out_s[link] = max(wires.out_s[link], pieces_out(program, wires, message, link, now, came, begin))
         came = wires.out_s[link]
         if hop + 1 < end:
             out = max(before, begin + delay_after(wires, link, begin, now)) if together else came
@@ -173,6 +176,22 @@ def cross(
             acknowledge_all(program, state, wires, events, message, link, begin, came)
     state.pieces_left[message] -= 1
     return float(came)
+
+
+def pieces_out(
+    program: Program, wires: LinkOccupancy, message: int, link: int, now: float, last_bit: float, begin: float
+) -> float:
+    """When those pieces of a message that keeps together are at the end of a link which leave it before the last one:
+    that does not overtake them, though the delay may have become shorter meanwhile. Its first bit is there `now`, its
+    last one at `last_bit`."""
+    sent, out = 0.0, 0.0
+    for number in range(program.acks[message] - 1):
+        ahead = number == 0 and program.notice_ahead_bytes[message] > 0
+        sent += program.notice_ahead_bytes[message] if ahead else program.piece_bytes[message]
+        comes = now + (last_bit - now) * sent / program.wire_bytes[message]
+        left = max(sent_by(wires, link, begin, sent, now), comes)
+        out = max(out, left + delay_after(wires, link, left, now))
+    return float(out)
 
 
 def acknowledge_all(

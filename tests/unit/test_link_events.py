@@ -169,6 +169,23 @@ def test_what_waits_keeps_the_time_that_it_came_with() -> None:
         assert out == expected
 
 
+def test_a_message_does_not_overtake_its_own_beginning() -> None:
+    """Its last tenth leaves with a delay of 1 ms, what left just before that comes out after one of 10.2 ms."""
+    steady = planned(iterations=3)
+    messages = predict_training(steady, steady.cases[0]).trace.messages
+    first = messages[(messages["source_rank"] == 1) & (messages["target_rank"] == 2)][0]
+    wire_s = 8 * float(first["wire_bytes"]) / steady.network.directions[0].rate_bps
+    at_s = float(first["sent_s"]) + 0.9 * wire_s
+    plan = planned(f"link NORTH delay 1 ms at iteration 1 + {1e3 * at_s:.6f} ms", iterations=3)
+    trace = predict_training(plan, plan.cases[0]).trace.of_iteration(2)
+    same = [trace.messages[name] == first[name] for name in ("kind", "source_rank", "target_rank", "microbatch")]
+    (found,) = trace.messages[np.logical_and.reduce(same)]
+    packet_s = 8 * 66_000 / steady.network.directions[0].rate_bps
+    old_delay_s = steady.network.directions[0].delay_s
+    assert found["sent_s"] == pytest.approx(float(first["sent_s"]))
+    assert at_s + old_delay_s - packet_s <= float(found["arrived_s"]) <= at_s + old_delay_s
+
+
 def test_changes_are_played_in_order_of_time_and_a_refused_one_is_an_error() -> None:
     played: list[float] = []
 
