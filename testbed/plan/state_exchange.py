@@ -16,6 +16,7 @@ from testbed.plan.exchange import exchange_at
 from testbed.plan.framing import part_bytes, there_and_back
 from testbed.plan.mesh import Mesh
 from testbed.plan.moved_weights import MOMENTS
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Job, Network, Plan
 from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.recovery import Failure, MemoryCheckpoints
@@ -62,7 +63,7 @@ def cut_directions(network: Network, failure: Failure) -> tuple[int, ...]:
     """The directions that carry nothing while a datacenter is cut off; () where it is lost."""
     if failure.cut_s is None:
         return ()
-    ends = [(direction.source, direction.target) for direction in network.directions]
+    ends = [(direction.source, direction.target) for direction in planned(network).links]
     return tuple(index for index, pair in enumerate(ends) if failure.place in pair)
 
 
