@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from testbed.plan.events import at_work
-from testbed.planning import file
 from testbed.planning.left_out import left_out_of
-from testbed.planning.prediction import iteration_times, ranges_of_case
+from testbed.planning.prediction import parts_of, predict_training, ranges_of_case
+from testbed.results.run_files import RunFiles
+from testbed.trace.predictions import predicted_times_s
 
 Comparison = Mapping[str, Any]
 """A comparison.json."""
@@ -81,13 +84,19 @@ def rows_of(plan: str, comparison: Comparison, today: Mapping[tuple[str, str | N
 
 
 def predictions(directory: Path) -> dict[tuple[str, str | None], Prediction]:
-    """What today's model says of a recorded run's plan, by label and name of the job (None where there is one)."""
-    plan, found = file.read(directory), {}
+    """What today's model says of a recorded run's plan, by label and name of the job (None where there is one): of the
+    iterations that counted, each with its own prediction where they differ."""
+    files, found = RunFiles(directory), {}
+    plan = files.plan
     for case in plan.cases:
-        each = zip(at_work(plan, case), iteration_times(plan, case), ranges_of_case(plan, case), strict=True)
-        for number, seconds, between in each:
-            job = plan.jobs[number].name if len(plan.jobs) > 1 else None
+        parts = parts_of(plan, case, predict_training(plan, case).trace)
+        for number, part, between in zip(at_work(plan, case), parts, ranges_of_case(plan, case), strict=True):
+            times_s = predicted_times_s(
+                part, [row.iteration for row in files.rows(case.label, number) if not row.warmup]
+            )
+            seconds = float((np.mean if plan.rounds == "free" else np.median)(times_s))
             low_s, high_s = (between.low_s, between.high_s) if between else (seconds, seconds)
+            job = plan.jobs[number].name if len(plan.jobs) > 1 else None
             found[case.label, job] = Prediction(low_s, seconds, high_s, not left_out_of(plan, case, number))
     return found
 
