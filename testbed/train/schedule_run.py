@@ -235,7 +235,8 @@ class ScheduleRun:
         log.ended(clock.time_s)
         witness = self.process.accounts.end(clock.wake_late_s)
         state, counting = self.state, self.state.task.count_memory and iteration == 0
-        step = state.step()
+        with self.process.priorities.computing:  # others may still wait for what this rank's threads send
+            step = state.step()
         return IterationRecord(
             iteration,
             self.rank,
