@@ -50,7 +50,7 @@ class BoundedHost(Host):  # type: ignore[misc]  # Mininet has no types
     def launch_shell(self) -> None:
         """Start the shell, which is to `come_up`, and tell it all that Mininet's has to hear before anything else."""
         bash = ["bash", "--norc", "--noediting", "-is", f"mininet:{self.name}"]
-        command, environment = ["mnexec", "-cdn", *self.new_pids, *bash], os.environ | {"PS1": _PROMPT}
+        command, environment = ["mnexec", "-dn", *self.new_pids, *bash], os.environ | {"PS1": _PROMPT}
         self.master, self.slave = pty.openpty()
         attributes = termios.tcgetattr(self.slave)
         attributes[_LOCAL_FLAGS] &= ~termios.ECHO
@@ -59,7 +59,8 @@ class BoundedHost(Host):  # type: ignore[misc]  # Mininet has no types
         self.pollOut = select.poll()
         self.pollOut.register(self.stdout, select.POLLIN)  # not, as usual, also when it can be written
         terminal = {"stdin": self.slave, "stdout": self.slave, "stderr": self.slave}
-        self.shell = self._popen(command, **terminal, close_fds=False, env=environment)
+        # mnexec -c would close all numbers that a descriptor may have, one by one
+        self.shell = self._popen(command, **terminal, close_fds=True, env=environment)
         self.pid = self.shell.pid
         self.outToNode[self.stdout.fileno()] = self.inToNode[self.stdin.fileno()] = self
         self.execed, self.lastCmd, self.lastPid, self.readbuf = False, None, None, ""

@@ -5,67 +5,54 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from testbed.errors import RunFailed
-from testbed.interrupts import held_interrupts
 from testbed.lab import addresses
 from testbed.lab.namespaces import inside
+from testbed.lab.rtnetlink import RtNetlink
 from testbed.plan.framing import LARGEST_GSO, MTU
 
 _NEIGHBOUR_PERMANENT = 0x80  # NUD_PERMANENT
 
 
 class Netlink:
-    """An open netlink socket in the network namespace of process `pid`; `where` names it in errors.
-
-    No request is interrupted half-way: pyroute2 runs each one in an event loop, which would not survive it.
-    """
+    """An open netlink socket in the network namespace of process `pid`; `where` names it in errors."""
 
     def __init__(self, pid: int | None, where: str) -> None:
         self._where = where
-        self._sent = 0
         self._index_of: dict[str, int] = {}
         """Of interfaces that were asked for, as long as none is deleted."""
-        with held_interrupts(), nullcontext() if pid is None else inside(pid):
-            self._ipr = IPRoute()
+        with nullcontext() if pid is None else inside(pid):
+            self._open = RtNetlink()
 
     def __enter__(self) -> Netlink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with held_interrupts():
-            self._ipr.close()
-            del self._ipr  # its loop is finalised here, where no interrupt is lost
+        self._open.close()
 
     def ask(self, method: str, *args: object, **settings: object) -> list[Any]:
         """One pyroute2 request, e.g. ask("link", "set", index=3, state="up"). Raises RunFailed showing it whole."""
         if args[:1] == ("del",):
             self._index_of.clear()
         try:
-            with held_interrupts():
-                return list(getattr(self._ipr, method)(*args, **settings) or ())
+            return self._open.answer(getattr(self._open, method), *args, **settings)
         except (NetlinkError, OSError) as error:
             shown = ", ".join([*map(repr, args), *(f"{k}={v!r}" for k, v in settings.items())])
             raise RunFailed(f"{self._where}: netlink {method}({shown}) was refused: {error}") from error
 
     def send(self, message: Any, kind: int, flags: int, *, shown: str) -> None:
         """One ready-made request that is answered by an acknowledgement. Raises RunFailed with `shown`."""
-        sequence = 1 + self._sent % 0xFFFF
-        self._sent += 1
         try:
-            with held_interrupts():
-                self._ipr.put(message, msg_type=kind, msg_flags=flags, msg_seq=sequence)
-                self._ipr.get(msg_seq=sequence)
+            self._open.answer(self._open.nlm_request, message, kind, flags)
         except (NetlinkError, OSError) as error:
             raise RunFailed(f"{self._where}: netlink {shown} was refused: {error}") from error
 
     def index(self, interface: str) -> int:
         """The index of an interface. Raises RunFailed when there is none of that name."""
         if interface not in self._index_of:
-            with held_interrupts():
-                found = list(self._ipr.link_lookup(ifname=interface))
+            found = self._open.answer(self._open.link_lookup, ifname=interface)
             if not found:
                 raise RunFailed(f"{self._where}: no interface {interface}")
             self._index_of[interface] = int(found[0])

@@ -28,7 +28,6 @@ from types import FrameType
 
 from testbed.errors import ExitCode, MachineLacks, RunFailed, in_words
 from testbed.failure import failed
-from testbed.interrupts import interrupt_unless_held
 from testbed.lab import capabilities, privileges
 from testbed.lab import namespaces as ns
 from testbed.lab.capabilities import Capability
@@ -316,7 +315,7 @@ def _main(main: Callable[[], int], mask: set[int | signal.Signals], tell: Sequen
             last = now
             for number in tell:
                 os.kill(os.getppid(), number)
-            interrupt_unless_held()
+            raise KeyboardInterrupt
 
     code: object
     try:

@@ -6,6 +6,7 @@ import torch
 
 import testbed.train.gpt
 import testbed.train.gpt_layers
+import testbed.train.received
 import testbed.train.worker  # noqa: F401 - imported to be there after the fork
 
 torch.set_num_threads(1)
