@@ -15,6 +15,12 @@ from typing import Any, NoReturn
 from testbed.errors import BadInput, RunFailed
 
 
+def user_cache(name: str) -> Path:
+    """The directory of that name in the user's cache, which may not be there. RuntimeError for a user without home."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "testbed" / name
+
+
 def read_bytes(path: Path, most: int, expected: str = "a readable file") -> bytes:
     """What a regular file of at most `most` bytes holds. Raises BadInput: devices and pipes may have no end."""
     source = str(path)

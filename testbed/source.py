@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import RunFailed
+from testbed.files import user_cache
 from testbed.scratch import scratch_directory
 
 PACKAGE = Path(__file__).parent
@@ -74,8 +75,7 @@ def kept(guest_path: str) -> Path | None:
 
     It lies in the user's cache; None where nothing can be kept there.
     """
-    caches = os.environ.get("XDG_CACHE_HOME")
-    place = (Path(caches) if caches else Path.home() / ".cache") / "testbed/source"
+    place = user_cache("source")
     name = hashlib.sha256("\n".join((_source(), sys.version, guest_path)).encode()).hexdigest()[:16]
     there = place / name
     try:

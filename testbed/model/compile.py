@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
+from testbed.files import user_cache
+
 _LOG = logging.getLogger(__name__)
 
 KEPT = 40
@@ -44,10 +46,12 @@ _BARE = _COMPILER(_nrt=False, forceinline=True, no_cpython_wrapper=True, no_cfun
 class CompiledFunctions(SimpleNamespace):
     """Functions of some modules, compiled, as attributes."""
 
-    def __init__(self, modules: Sequence[ModuleType], functions: Mapping[str, Any]) -> None:
+    def __init__(self, modules: Sequence[ModuleType], functions: Mapping[str, Any], kept: Path | None) -> None:
         super().__init__(**functions)
         self.modules_compiled = tuple(modules)
         """Theirs, and those of all that they call."""
+        self.machine_code = kept
+        """The directory in which it is kept, if any."""
 
 
 def compiled_modules(
@@ -79,7 +83,7 @@ def compiled_modules(
                 made[name] = namespace[name] = _compiled(twin, directory)
             else:
                 namespace[name] = _BARE(twin)
-    return CompiledFunctions(sources, made)
+    return CompiledFunctions(sources, made, directory)
 
 
 def _functions(module: ModuleType) -> tuple[str, ...]:
@@ -130,10 +134,8 @@ def _constants(module: ModuleType) -> dict[str, object]:
 
 def cache_directory(modules: Sequence[ModuleType]) -> Path | None:
     """Where machine code of exactly these modules lies; None where nothing can be written."""
-    base = os.environ.get("XDG_CACHE_HOME")
     try:
-        home = Path(base) if base else Path.home() / ".cache"
-        directory = home / "testbed" / "compiled" / f"{modules[0].__name__}-{digest(modules)}"
+        directory = user_cache("compiled") / f"{modules[0].__name__}-{digest(modules)}"
         new = not directory.is_dir()
         directory.mkdir(parents=True, exist_ok=True)
         os.utime(directory)  # when it was used last

@@ -5,14 +5,13 @@ program.py says what is executed, execute.py how, network.py what links do with 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
+from testbed.files import user_cache
 from testbed.model import execute as plain
 from testbed.model.lower import Load, Receives, lower, shared_by
 from testbed.model.program import NONE, Program
@@ -26,6 +25,8 @@ from testbed.trace.tables import ACTION, KINDS, MESSAGE, Table, Trace, rows
 LARGE = 3000
 """Actions from which the compiled loop is worth its import."""
 
+COMPILED = "testbed.model.compiled"
+"""The module that has it."""
 
 _WORTH_IMPORT, _WORTH_COMPILING = 50_000, 3_000_000
 """Events (some 10 us each, interpreted) that are worth the import where machine code is kept, and where it is not."""
@@ -88,7 +89,7 @@ def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
 def run(program: Program, *, compiled: bool | None = None) -> Times:
     """Execute a program, compiled where that is worth it (or as asked for)."""
     if compiled is None:
-        compiled = len(program.duration_s) > LARGE or "testbed.model.compiled" in sys.modules
+        compiled = len(program.duration_s) > LARGE or COMPILED in sys.modules
     if compiled:
         from testbed.model.compiled import execute  # slow to import
 
@@ -103,13 +104,8 @@ def events_of(program: Program) -> int:
 
 
 def compile_for(events: int) -> None:
-    """Have the event model run compiled from now on, where so many events to come are worth it.
-
-    In a guest no machine code is kept: it would be compiled anew in every process.
-    """
-    base = os.environ.get("XDG_CACHE_HOME")
-    kept = (Path(base) if base else Path("~/.cache").expanduser()) / "testbed" / "compiled"
-    if events > (_WORTH_IMPORT if kept.is_dir() else _WORTH_COMPILING):
+    """Have the event model run compiled from now on, where so many events to come are worth it."""
+    if events > (_WORTH_IMPORT if user_cache("compiled").is_dir() else _WORTH_COMPILING):
         import testbed.model.compiled  # noqa: F401 - slow to import
 
 

@@ -18,11 +18,13 @@ from testbed.files import saving
 from testbed.lab import capabilities, privileges
 from testbed.lab.privileges import Privilege
 from testbed.lab.shaping import AUTO, RELAY
+from testbed.model.simulate import LARGE
 from testbed.plan.events import links_change
 from testbed.plan.memory_bytes import buffer_bytes
 from testbed.plan.plan import Clock, Plan
 from testbed.planning import file
 from testbed.progress import Replay, Reporter
+from testbed.schedule import compile_all
 from testbed.vm import guest_machine, kernel
 from testbed.vm.boot import MEMORY_MB, Boot, require_virtual, run_assignments
 from testbed.vm.guest_work import Assignment
@@ -102,11 +104,24 @@ def _boot(
             "nobody may make namespaces here: the guest's kernel is a plain process, which may do whatever you may"
         )
     reporter.say(f"booting the {'time-travel' if chosen.virtual else 'packaged'} kernel ...")
+    if any(_actions(plan) > LARGE for plan in trained):
+        compile_all.event_model()  # guests keep nothing: each of their processes would do it anew
     # memory that is not touched costs nothing, too little makes a guest reclaim without end
     memory_mb = max([MEMORY_MB, *map(_needed_mb, trained)])
     # a quiet guest says errors only: on standard error itself
     hear = None if reporter.quiet else Replay(reporter)
     return run_assignments(chosen, work, limit_s=limit_s, training=bool(trained), hear=hear, memory_mb=memory_mb)
+
+
+def _actions(plan: Plan) -> int:
+    """As many as the event model executes at most for one of its cases."""
+    most = 0
+    for case in plan.cases:
+        rounds = [job.workload.warmup + job.workload.iterations for job in plan.jobs]
+        rows = [sum(map(len, chosen.rows or ())) for chosen in case.jobs]
+        groups = [job.mesh.size // len(chosen.rows or (0,)) for job, chosen in zip(plan.jobs, case.jobs, strict=True)]
+        most = max(most, sum(map(math.prod, zip(rows, groups, rounds, strict=True))))
+    return most
 
 
 def _needed_mb(plan: Plan) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from testbed.errors import BadInput, MachineLacks, RunFailed, in_words
+from testbed.files import user_cache
 from testbed.progress import Reporter
 from testbed.scratch import scratch_directory
 from testbed.units import show_size
@@ -210,8 +211,7 @@ def cache_key(series: str | None = None) -> CacheKey:
 
 def cache_directory() -> Path:
     """Where built kernels lie."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "testbed" / "kernel"
+    return user_cache("kernel")
 
 
 def find(series: str | None = None) -> Kernel | None:
