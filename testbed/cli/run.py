@@ -114,9 +114,8 @@ def run(
     shown = require_showable(show or (), directory)
     plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
     plan, remarks = _lightened(plan, remarks, light=light)
-    output = picture, as_json, quiet
-    request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, *output, shown)
-    raise typer.Exit(execute(plan, request, remarks))
+    where = directory, overwrite, shaper, priority, strict, control, vm, limit_s
+    raise typer.Exit(execute(plan, Request(*where, picture, as_json, quiet, shown), remarks))
 
 
 def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> Plan:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
+
 from testbed.goodput.elastic_spans import ElasticTimes, Replicas, foretold_elastic, sets_of_rounds
 from testbed.goodput.spans import Span
 from testbed.goodput.state_times import exchange_s
@@ -14,8 +16,10 @@ from testbed.plan.events import trained
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.recovery import Failure
 from testbed.plan.state_exchange import StateMessage, failed_ranks, joining, whole_state_bytes
+from testbed.planning.drawn_iterations import phase_of
 from testbed.planning.fewer_replicas import ranks_of, with_replicas
-from testbed.planning.prediction import parts_of, predict_training
+from testbed.planning.prediction import parts_of, predict_training, ranges_of_case
+from testbed.planning.ties import Range, ranges_of_orders
 from testbed.planning.training_prediction import TrainingPrediction
 from testbed.trace.predictions import predicted_numbers, predicted_times_s, prediction_of
 from testbed.trace.renumbered import numbered_as
@@ -120,6 +124,30 @@ def _put_together(job: Job, sets: Sequence[Replicas], each: dict[Replicas, _OfSe
             parts.append(trace.as_job(0, job.mesh.ranks, job.start_s))
             loads[number] = each[replicas].training.loads_of(number)
     return TrainingPrediction(concatenate(parts), (), loads)
+
+
+def range_of(plan: Plan, case: Case, training: ElasticTraining) -> Range | None:
+    """As `ranges_of_training`, of the only job: as wide as with any of its sets of replicas."""
+    (part,) = parts_of(plan, case, training.prediction.trace)
+    lows_s, highs_s = list[float](), list[float]()
+    for replicas in dict.fromkeys(training.sets):
+        number = training.sets.index(replicas)
+        (found,) = ranges_of_orders(training.prediction.loads_of(number))
+        if found is not None:
+            own_s = float(predicted_times_s(part, [number])[0])
+            lows_s.append(found.low_s - own_s)
+            highs_s.append(found.high_s - own_s)
+    if not lows_s:
+        return None
+    median_s = float(np.median(predicted_times_s(part, phase_of(plan, case).measured)))
+    return Range(min(lows_s), max(highs_s)).moved(median_s)
+
+
+def ranges_as_played(plan: Plan, case: Case) -> list[Range | None]:
+    """The same as `ranges_of_case`, of a case's iterations as a session keeps them."""
+    if plan.recovery is None or plan.recovery.elastic is None:
+        return ranges_of_case(plan, case)
+    return [range_of(plan, case, elastic_training(plan, case))]
 
 
 def training_as_played(plan: Plan, case: Case) -> TrainingPrediction:

@@ -84,7 +84,7 @@ def evidence_of(files: RunFiles, label: str) -> dict[int, CaseEvidence]:
             baseline_extra_s=written["baseline_extra_s"],
             baseline_differs_s=written["baseline_differs_s"],
             super_packets_s=written["super_packets_s"],
-            quartiles_s=by_iteration(times[number]),
+            quartiles_s=by_iteration(times[number], [row.iteration for row in rows if not row.warmup]),
             routes=written["routes"],
             range_s=written["range_s"],
             in_run_s=written["in_run_s"],

@@ -13,7 +13,7 @@ import numpy as np
 
 from testbed.errors import RunFailed
 from testbed.goodput.elastic_spans import sets_of_rounds
-from testbed.goodput.elastic_training import elastic_training
+from testbed.goodput.elastic_training import elastic_training, range_of
 from testbed.goodput.spans import foretold
 from testbed.goodput.state_times import keeping_of
 from testbed.lab import host_settings
@@ -139,13 +139,17 @@ class _UnderWay:
         running, plan, case, costs = self.running, self.plan, self.cases[which], self.costs
         phase, made = phases(plan, self.cases)[which], self.made[which]
         loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
-        elastic = plan.recovery is not None and plan.recovery.elastic is not None
-        training = elastic_training(plan, case).prediction if elastic else training_of(plan, case, loads)
+        training, elastic = training_of(plan, case, loads), None
+        if plan.recovery is not None and plan.recovery.elastic is not None:
+            elastic = elastic_training(plan, case)
+            training = elastic.prediction
         compared, predicted = training.compared(phase.measured), training.trace
         usual = training.usual(compared)
         if not shortened:
             running.results.add_trace(case.label, "predicted", predicted)
         known, loads = None if shortened else running.ranges.get(case.label), list(training.loads_of(usual))
+        if elastic is not None:
+            known = [range_of(plan, case, elastic)]
         jobs, ranges = [], ranges_of_training(plan, case, training) if known is None else known
         on_host, free = None, plan.rounds == "free"
         if costs is not None and not free:  # of which an iteration of all jobs is predicted
