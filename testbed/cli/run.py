@@ -193,7 +193,7 @@ def _require_foretold(plan: Plan) -> None:
     if plan.recovery is not None:
         from testbed.goodput.recovering_plan import require_replicas_left
 
-        require_replicas_left(plan, "recovery")
+        require_replicas_left(plan, "plan", "recovery.failures")
     if not plan.events or not (plan.background or plan.changes_for == "comers"):
         return
     from testbed.planning.prediction import predict_training

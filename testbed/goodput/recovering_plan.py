@@ -182,7 +182,7 @@ def with_recovery(
     found = replace(plan, recovery=replace(how, failures=tuple(named)))
     require_recoverable(found, option, "option")
     if chaos is None:
-        require_replicas_left(found, FAILURE)
+        require_replicas_left(found, FAILURE, "option")
         return found
     drawn = read_chaos(chaos)
     job = plan.jobs[0]
@@ -190,7 +190,7 @@ def with_recovery(
     by_chance = islice(failing, MOST_FAILURES)
     every = sorted([*named, *by_chance], key=lambda failure: failure.at_s)
     whole = replace(plan, recovery=replace(how, failures=tuple(every[:MOST_FAILURES])))
-    require_replicas_left(whole, CHAOS)
+    require_replicas_left(whole, CHAOS, "option")
     ends_s = max(spans_of_case(whole, case)[-1].end_s for case in plan.cases)
     came = tuple(failure for failure in every if failure.at_s < ends_s)
     if len(came) >= MOST_FAILURES:
@@ -198,13 +198,13 @@ def with_recovery(
     return replace(plan, recovery=replace(how, failures=came))
 
 
-def require_replicas_left(plan: Plan, source: str) -> None:
-    """Raises BadInput, as of this option or file, where a training is elastic and failures take its last replica."""
+def require_replicas_left(plan: Plan, source: str, field: str) -> None:
+    """Raises BadInput, as of this field, where a training is elastic and failures take its last replica."""
     elastic = plan.recovery is not None and plan.recovery.elastic is not None
     for case in plan.cases if elastic else ():
         iterations = len(trained(plan, [case], 0))
         if (failure := ends_early(elastic_spans(plan, case), iterations)) is not None:
-            raise BadInput.of(source, "failure", _said(failure), "a replica that is left behind every failure")
+            raise BadInput.of(source, field, _said(failure), "a replica that is left behind every failure")
 
 
 def _said(failure: Failure) -> str:
