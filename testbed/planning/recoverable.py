@@ -66,8 +66,8 @@ def _require_elastic(plan: Plan, elastic: Elastic, source: str, field: str) -> N
     require(exchange.sharding == "none", source, field, exchange.sharding, expected)
     drawn = workload.pacing is not None and bool(workload.pacing.spreads)
     require(not drawn, source, field, "slots that are drawn", "slots in numbers: draws are a replica's by its number")
-    expected = "one schedule: under another one other batches are trained until the same failure"
-    require(count <= 1, source, field, f"{count} schedules", expected)
+    expected = "one case, of one schedule and policy: in another one other batches are trained until the same failure"
+    require(count <= 1, source, field, f"{count} cases", expected)
     require(0 <= elastic.restart_s <= MOST_SLOT_S, source, field, elastic.restart_s, f"0 to {MOST_SLOT_S:g} s")
     repair_s = elastic.repair_s
     within = repair_s is None or 0 < repair_s <= LATEST_FAILURE_S

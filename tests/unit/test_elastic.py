@@ -132,7 +132,7 @@ def settings(sharding: str, replicas: int) -> list[str]:
         (("--elastic", "every=5"), "got 'every=5', expected restart, repair, each once"),
         (("--elastic", "restart=1 s", "--set", "data_parallel.sharding=zero-1"), "'zero-1', expected data_parallel.sh"),
         (("--elastic", "restart=1 s", "--set", "parallelism.data=1"), "'one replica', expected parallelism.data of 2"),
-        (("--elastic", "restart=1 s", "--schedule", "gpipe"), "'2 schedules', expected one schedule"),
+        (("--elastic", "restart=1 s", "--schedule", "gpipe"), "'2 cases', expected one case"),
         (("--elastic", "restart=1 s", "--failure", "datacenter paris cut off at 1 s for 2 s"), "none that is cut off"),
         (("--elastic", "restart=1 s", "--failure", "datacenter paris at 1 s"), "'datacenter paris at 1 s, with which"),
         (("--elastic", "restart=1 s", "--chaos", "mtbf=300 ms,seed=4"), "--chaos: option: got 'rank"),
@@ -156,6 +156,8 @@ def test_slots_that_are_drawn_are_refused(tmp_path: Path) -> None:
 
 
 def test_every_iteration_is_predicted_as_a_job_of_those_that_take_part(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "--elastic", "restart=3 s")
+    assert elastic_training(plan, plan.cases[0]).sets == [(0, 1, 2)] * 6, "nobody fails"
     plan = planned(tmp_path, "--elastic", "restart=3 s,repair=500 ms", "--failure", "rank 2 at 0.5 s")
     (job,), (case,) = plan.jobs, plan.cases
     assert plan.recovery == replace(plan.recovery, elastic=Elastic(3.0, 0.5))  # type: ignore[type-var]
