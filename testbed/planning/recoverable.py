@@ -64,6 +64,10 @@ def _require_elastic(plan: Plan, elastic: Elastic, source: str, field: str) -> N
     require(job.mesh.dp > 1, source, field, "one replica", "parallelism.data of 2 or more: the others go on")
     expected = "data_parallel.sharding: none, as with ZeRO-1 a replica takes its part of the optimizer's states with it"
     require(exchange.sharding == "none", source, field, exchange.sharding, expected)
+    expected = (
+        "another data_parallel.algorithm: gloo's own is not in the model, so that fewer replicas look like a fault"
+    )
+    require(not exchange.collective.by_gloo, source, field, exchange.algorithm, expected)
     drawn = workload.pacing is not None and bool(workload.pacing.spreads)
     require(not drawn, source, field, "slots that are drawn", "slots in numbers: draws are a replica's by its number")
     expected = "one case, of one schedule and policy: in another one other batches are trained until the same failure"

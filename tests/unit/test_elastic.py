@@ -132,6 +132,7 @@ def settings(sharding: str, replicas: int) -> list[str]:
         (("--elastic", "every=5"), "got 'every=5', expected restart, repair, each once"),
         (("--elastic", "restart=1 s", "--set", "data_parallel.sharding=zero-1"), "'zero-1', expected data_parallel.sh"),
         (("--elastic", "restart=1 s", "--set", "parallelism.data=1"), "'one replica', expected parallelism.data of 2"),
+        (("--elastic", "restart=1 s", "--set", "data_parallel.algorithm=torch"), "gloo's own is not in the model"),
         (("--elastic", "restart=1 s", "--schedule", "gpipe"), "'2 cases', expected one case"),
         (("--elastic", "restart=1 s", "--failure", "datacenter paris cut off at 1 s for 2 s"), "none that is cut off"),
         (("--elastic", "restart=1 s", "--failure", "datacenter paris at 1 s"), "'datacenter paris at 1 s, with which"),
