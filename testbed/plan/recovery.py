@@ -73,12 +73,27 @@ class Checkpoints:
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
-class Recovery:
-    """Of the only job of a plan."""
+class Elastic:
+    """A job goes on with the replicas that are left: every rank keeps its state of the last boundary between iterations
+    in its own memory, and the batch is that of the replicas that take part."""
 
-    checkpoints: Checkpoints
+    restart_s: float
+    """From a failure until the iteration that it broke off begins again, and from the boundary at which lost replicas
+    are back until they are sent states: to notice, to start workers, to connect, to load."""
+    repair_s: float | None = None
+    """So long after its failure a replica can be back; None: never."""
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class Recovery:
+    """Of the only job of a plan: from checkpoints with new workers in the place of those that failed, or elastic."""
+
+    checkpoints: Checkpoints | None
     failures: tuple[Failure, ...]
     """In order of time; those that come when the training is over do not count."""
+    elastic: Elastic | None = None
+    """None where there are checkpoints, and never beside them."""
 
 
 Of = Literal["ranks", "nodes", "datacenters"]

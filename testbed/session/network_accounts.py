@@ -46,8 +46,8 @@ class NetworkAccounts(Protocol):
     def end(
         self, plan: Plan, case: Case, iterations: Mapping[int, int], beside: Sequence[StateTraffic] = ()
     ) -> CountedNetwork:
-        """It is over, after so many iterations of each job at work, by its number; `beside` is what states brought that
-        ranks sent each other, per direction."""
+        """It is over, after so many iterations of each job at work, by its number; `beside` is what was to be carried
+        beside them, per direction: by states that ranks sent each other, or by iterations without all of a job."""
 
 
 class _LabCounts(NamedTuple):
@@ -143,7 +143,7 @@ def _of_all(plan: Plan, case: Case, iterations: Mapping[int, int]) -> list[Plann
             sum(count * traffic[place].wire_bytes for count, traffic in each),
             sum(count * traffic[place].messages for count, traffic in each),
         )
-        for place in range(len(each[0][1]))
+        for place in range(len(network_at(plan, case).everything))
     ]
 
 

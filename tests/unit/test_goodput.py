@@ -48,7 +48,7 @@ def test_a_failure_costs_what_is_since_the_last_checkpoint() -> None:
         (TRAIN, 3, 8, 9),
     ]
     shares = shares_of(foretold(lambda number: 1.0, 4, failing(4.0)))
-    assert shares == (4.0, 1.5, 0.5, 3.0)
+    assert shares == (4.0, 1.5, 0.5, 3.0, 0.0)
     assert shares.goodput == 4 / 9
 
 

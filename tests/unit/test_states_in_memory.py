@@ -211,6 +211,7 @@ def test_a_plan_keeps_what_is_asked_for_and_a_place_stands_for_its_ranks(tmp_pat
     failing = ("--failure", "datacenter paris at 2 s", "--chaos", "mtbf=3 s,seed=4,of=nodes")
     plan = planned(tmp_path, "--checkpoint", "every=2,to=neighbour,disk=6", *failing, "--iterations", "12")
     assert plan.recovery is not None
+    assert plan.recovery.checkpoints is not None
     assert plan.recovery.checkpoints.memory == MemoryCheckpoints(6)
     ranks_of = keeping_of(plan, plan.cases[0]).ranks_of
     assert ranks_of(Failure(None, 2.0, "paris")) == {0, 1}
@@ -222,6 +223,7 @@ def test_a_plan_keeps_what_is_asked_for_and_a_place_stands_for_its_ranks(tmp_pat
 def test_a_plan_keeps_who_is_cut_off_and_when_it_is_noticed(tmp_path: Path) -> None:
     plan = planned(tmp_path, "--checkpoint", "notice=400 ms", "--failure", "datacenter paris cut off at 2 s for 3 s")
     assert plan.recovery is not None
+    assert plan.recovery.checkpoints is not None
     assert (plan.recovery.checkpoints.notice_s, plan.recovery.failures) == (0.4, (Failure(None, 2.0, "paris", 3.0),))
     assert file.from_json(file.to_json(plan), "again") == plan
     assert links_change(plan)
