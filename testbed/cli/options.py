@@ -323,7 +323,7 @@ ChaosOption = Annotated[
         "--chaos",
         metavar="OPTIONS",
         help="The same by chance: mtbf=60 s,seed=3 (mean time between failures of the whole job), of=ranks, "
-        "of=nodes or of=datacenters.",
+        "of=nodes or of=datacenters, or of=cuts,for=2 s: datacenters that are cut off.",
     ),
 ]
 

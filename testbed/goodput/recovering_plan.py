@@ -55,6 +55,8 @@ class Chaos(NamedTuple):
     """Mean time between failures of the whole job."""
     seed: int
     of: Of = "ranks"
+    cut_s: float | None = None
+    """For so long each datacenter is cut off; None where they are none of cuts."""
 
 
 def read_checkpoints(text: str) -> Checkpoints:
@@ -98,7 +100,7 @@ def read_elastic(text: str) -> Elastic:
 
 def read_chaos(text: str) -> Chaos:
     """What --chaos says. Raises BadInput."""
-    given = _options(CHAOS, text, ("mtbf", "seed", "of"))
+    given = _options(CHAOS, text, ("mtbf", "seed", "of", "for"))
     if "mtbf" not in given:
         raise BadInput.of(CHAOS, "mtbf", text, "mtbf=60 s, the mean time between failures; seed=3 behind a comma")
     mtbf_s = _time(CHAOS, "mtbf", given["mtbf"], 1e-3, LATEST_FAILURE_S)
@@ -106,7 +108,10 @@ def read_chaos(text: str) -> Chaos:
     of = next((kind for kind in kinds if kind == given.get("of", "ranks")), None)
     if of is None:
         raise BadInput.of(CHAOS, "of", given["of"], ", ".join(kinds))
-    return Chaos(mtbf_s, _number(CHAOS, "seed", given.get("seed", "1")), of)
+    cut_s = _time(CHAOS, "for", given.get("for", "2 s"), 1e-6, MOST_SLOT_S) if of == "cuts" else None
+    if cut_s is None and "for" in given:
+        raise BadInput.of(CHAOS, "for", given["for"], "of=cuts beside it: datacenters that are cut off for so long")
+    return Chaos(mtbf_s, _number(CHAOS, "seed", given.get("seed", "1")), of, cut_s)
 
 
 def read_failure(text: str) -> Failure:
@@ -186,10 +191,12 @@ def with_recovery(
         return found
     drawn = read_chaos(chaos)
     job = plan.jobs[0]
-    failing = drawn_failures(drawn.mtbf_s, LATEST_FAILURE_S, job.mesh.size, drawn.seed, _places(job, drawn.of))
+    places = _places(job, drawn.of)
+    failing = drawn_failures(drawn.mtbf_s, LATEST_FAILURE_S, job.mesh.size, drawn.seed, places, drawn.cut_s)
     by_chance = islice(failing, MOST_FAILURES)
     every = sorted([*named, *by_chance], key=lambda failure: failure.at_s)
     whole = replace(plan, recovery=replace(how, failures=tuple(every[:MOST_FAILURES])))
+    require_recoverable(whole, CHAOS, "option")
     require_replicas_left(whole, CHAOS, "option")
     ends_s = max(spans_of_case(whole, case)[-1].end_s for case in plan.cases)
     came = tuple(failure for failure in every if failure.at_s < ends_s)
@@ -216,7 +223,7 @@ def _said(failure: Failure) -> str:
 def _places(job: Job, of: Of) -> list[str]:
     """What may fail of a job, where that are no ranks."""
     sites = list(dict.fromkeys(map(routes.datacenter_of, job.nodes)))
-    return {"ranks": [], "nodes": list(job.nodes), "datacenters": sites}[of]
+    return {"ranks": [], "nodes": list(job.nodes), "datacenters": sites, "cuts": sites}[of]
 
 
 def spans_of_case(plan: Plan, case: Case) -> list[Span]:

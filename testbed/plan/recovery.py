@@ -96,19 +96,19 @@ class Recovery:
     """None where there are checkpoints, and never beside them."""
 
 
-Of = Literal["ranks", "nodes", "datacenters"]
-"""What fails by chance."""
+Of = Literal["ranks", "nodes", "datacenters", "cuts"]
+"""What fails by chance; cuts: of datacenters, which are cut off for some time."""
 
 
 def drawn_failures(
-    mtbf_s: float, until_s: float, ranks: int, seed: int, places: Sequence[str] = ()
+    mtbf_s: float, until_s: float, ranks: int, seed: int, places: Sequence[str] = (), cut_s: float | None = None
 ) -> Iterator[Failure]:
     """Independent failures of a job until some moment, `mtbf_s` seconds apart on average (exponential), each of any
-    rank; of any of these places where there are some."""
+    rank; of any of these places where there are some, which are cut off for `cut_s` if that is given."""
     draw, at_s = random.Random(seed), 0.0
     while (at_s := at_s + draw.expovariate(1 / mtbf_s)) < until_s:
         if places:
-            yield Failure(None, at_s, places[draw.randrange(len(places))])
+            yield Failure(None, at_s, places[draw.randrange(len(places))], cut_s)
         else:
             yield Failure(draw.randrange(ranks), at_s)
 

@@ -220,6 +220,17 @@ def test_a_plan_keeps_what_is_asked_for_and_a_place_stands_for_its_ranks(tmp_pat
     assert file.from_json(file.to_json(plan), "again") == plan
 
 
+def test_datacenters_are_cut_off_by_chance(tmp_path: Path) -> None:
+    words = ("--checkpoint", "every=2", "--chaos", "mtbf=2 s,seed=4,of=cuts,for=500 ms", "--iterations", "12")
+    plan = planned(tmp_path, *words)
+    assert plan.recovery is not None
+    assert {(failure.place, failure.cut_s) for failure in plan.recovery.failures} == {("paris", 0.5), ("warsaw", 0.5)}
+    replicas = ("--set", "parallelism.data=2", "--set", "parallelism.pipeline=2")
+    done = run_testbed("plan", "two-dc-longhaul", "tiny-gpt-pp4", *replicas, "--elastic", "restart=1 s", *words[2:])
+    assert done.returncode == 2
+    assert "none that is cut off" in " ".join(done.stderr.split())
+
+
 def test_a_plan_keeps_who_is_cut_off_and_when_it_is_noticed(tmp_path: Path) -> None:
     plan = planned(tmp_path, "--checkpoint", "notice=400 ms", "--failure", "datacenter paris cut off at 2 s for 3 s")
     assert plan.recovery is not None
