@@ -225,8 +225,18 @@ def test_datacenters_are_cut_off_by_chance(tmp_path: Path) -> None:
     plan = planned(tmp_path, *words)
     assert plan.recovery is not None
     assert {(failure.place, failure.cut_s) for failure in plan.recovery.failures} == {("paris", 0.5), ("warsaw", 0.5)}
-    replicas = ("--set", "parallelism.data=2", "--set", "parallelism.pipeline=2")
-    done = run_testbed("plan", "two-dc-longhaul", "tiny-gpt-pp4", *replicas, "--elastic", "restart=1 s", *words[2:])
+    replicas = ("parallelism.data=2", "parallelism.pipeline=2", "data_parallel.sharding=none")
+    done = run_testbed(
+        "plan",
+        "two-dc-longhaul",
+        "tiny-gpt-pp4",
+        *(word for one in replicas for word in ("--set", one)),
+        "--schedule",
+        "1f1b",
+        "--elastic",
+        "restart=1 s",
+        *words[2:],
+    )
     assert done.returncode == 2
     assert "none that is cut off" in " ".join(done.stderr.split())
 
