@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from testbed.judge.comparison import job_of
+from testbed.page.markup import Markup, tag
 from testbed.page.subject import Subject, row_name
 from testbed.results.contents import table_of
 from testbed.units import finite
@@ -34,6 +35,26 @@ def series_of(subject: Subject) -> list[dict[str, Any]]:
             }
         )
     return [one for one in found if one["iterations"]]
+
+
+def happened(subject: Subject) -> dict[int, list[str]]:
+    """By number of an iteration, what happened to links in it. Raises BadInput for a table that cannot be read."""
+    if subject.lacks("link_events.parquet"):
+        return {}
+    table = table_of(subject.directory / "link_events.parquet", ["iteration", "event"])
+    found: dict[int, list[str]] = {}
+    for number, event in sorted(
+        {(int(number), str(event)) for number, event in zip(table["iteration"], table["event"], strict=True)}
+    ):
+        found.setdefault(number, []).append(event)
+    return found
+
+
+def events_list(subject: Subject) -> Markup:
+    """The same in words, for below the chart; empty where nothing happened."""
+    found = happened(subject)
+    said = [tag("li", f"iteration {number}: {'; '.join(events)}") for number, events in found.items()]
+    return tag("ul", *said, class_="small") if said else Markup("")
 
 
 def seconds_of_case(subject: Subject, label: str) -> float:

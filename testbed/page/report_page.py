@@ -13,7 +13,7 @@ from typing import TypeVar
 from testbed.page.adaptation_section import adaptation
 from testbed.page.causes_section import causes
 from testbed.page.environment_section import environment
-from testbed.page.iterations_section import series_of
+from testbed.page.iterations_section import events_list, happened, series_of
 from testbed.page.links_section import links
 from testbed.page.markup import Markup, joined, tag
 from testbed.page.memory_section import memory
@@ -48,6 +48,7 @@ def page(subjects: Sequence[Subject]) -> str:
     data = {
         "timelines": [_judged(subject, _timelines(len(subjects), blocks)) for subject in subjects],
         "iterations": [one for subject in subjects for one in _judged(subject, series_of)],
+        "happened": sorted({number for subject in subjects for number in _judged(subject, happened)}),
     }
     script, style = _assets(SCRIPTS), _assets(STYLES)
     head = tag(
@@ -148,7 +149,10 @@ def _bar() -> Markup:
     )
 
 
-_CHART = "Every iteration as it was measured; dashed: predicted; shaded: warm-up, which does not count."
+_CHART = (
+    "Every iteration as it was measured; dashed: predicted; shaded: warm-up, which does not count; upright: before an "
+    "iteration in which something happened to a link."
+)
 
 
 def _sections(subjects: Sequence[Subject]) -> list[Markup]:
@@ -165,6 +169,7 @@ def _sections(subjects: Sequence[Subject]) -> list[Markup]:
             [
                 tag("p", _CHART, class_="small"),
                 tag("div", id="iterations-chart", class_="chart"),
+                by_run(events_list),
                 by_run(adaptation),
             ]
         ),

@@ -2,7 +2,7 @@
 
 const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
 
-function iterationsChart(place, series) {
+function iterationsChart(place, series, happened) {
   place.replaceChildren();
   if (!series.length) {
     place.textContent = "Not shown: there are no iterations.";
@@ -39,6 +39,15 @@ function iterationsChart(place, series) {
         for (const number of warmups) {
           const [from, to] = [number - 0.5, number + 0.5].map((at) => chart.valToPos(at, "x", true));
           context.fillRect(from, chart.bbox.top, to - from, chart.bbox.height);
+        }
+        context.lineWidth = 1;
+        context.strokeStyle = get("doubt");
+        for (const number of happened) {
+          const x = Math.round(chart.valToPos(number - 0.5, "x", true)) + 0.5;
+          context.beginPath();
+          context.moveTo(x, chart.bbox.top);
+          context.lineTo(x, chart.bbox.top + chart.bbox.height);
+          context.stroke();
         }
         series.forEach((one, index) => {
           if (!chart.series[index + 1].show) return;

@@ -28,7 +28,7 @@ function redrawn() {
 
 function drawChart() {
   chart?.destroy();
-  chart = iterationsChart(byId("iterations-chart"), data.iterations);
+  chart = iterationsChart(byId("iterations-chart"), data.iterations, data.happened);
 }
 
 function switchTheme() {
