@@ -182,14 +182,17 @@ def execute(plan: Plan, request: Request, remarks: Sequence[str] = ()) -> int:
     for remark in remarks:
         reporter.say(remark)
     plan = with_shaper(plan, request.shaper)
-    _require_foretold(plan)
+    _require_foretold(plan, control=request.control)
     if request.vm or plan.clock.name == "virtual":
         return _in_guest(plan, request, reporter)
     return _here(plan, request, reporter)
 
 
-def _require_foretold(plan: Plan) -> None:
-    """Raises BadInput, before anything starts, where only the prediction can tell that a plan cannot be played."""
+def _require_foretold(plan: Plan, *, control: bool) -> None:
+    """Raises BadInput, before anything starts, where only the prediction can tell that a plan cannot be played, and for
+    a control of a job that may end with fewer replicas."""
+    if control and plan.recovery is not None and plan.recovery.elastic is not None:
+        raise BadInput.of("--control", "option", "--elastic", "a job that ends with the replicas that it began with")
     if plan.recovery is not None:
         from testbed.goodput.recovering_plan import require_replicas_left
 
