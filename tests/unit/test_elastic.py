@@ -276,7 +276,6 @@ def test_on_the_real_clock_iterations_are_compared_with_those_of_as_many_replica
     assert evidence(real=True).comparable_s == pytest.approx(expected), "what differs among them stays"
 
 
-@pytest.mark.root
 def test_a_control_needs_all_replicas(tmp_path: Path) -> None:
     words = ("two-dc-longhaul", "tiny-gpt-pp4", *settings("none", 3), "--elastic", "restart=1 s", "--control")
     done = run_testbed("run", *words, "--out", tmp_path / "out")
