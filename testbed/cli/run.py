@@ -109,7 +109,7 @@ def run(
     guest = vm or plan.clock.name == "virtual"
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
-    _require_possible(plan, control=control, light=light, guest=guest)
+    _require_possible(plan, control=control, light=light, guest=guest, elastic=elastic)
     directory = _place(plan, out, overwrite=overwrite)
     shown = require_showable(show or (), directory)
     plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
@@ -128,9 +128,9 @@ def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> P
     return with_clock(plan, PlannedClock(name, number))
 
 
-def _require_possible(plan: Plan, *, control: bool, light: bool, guest: bool) -> None:
-    """Raises BadInput for what cannot be trained, a control where time is a guest's or jobs run freely, or light models
-    where time is not virtual; MachineLacks."""
+def _require_possible(plan: Plan, *, control: bool, light: bool, guest: bool, elastic: str | None) -> None:
+    """Raises BadInput for what cannot be trained, a control where time is a guest's, jobs run freely or replicas may be
+    lost (`elastic`: as the option has it), or light models where time is not virtual; MachineLacks."""
     from testbed.planning.resolve import require_trainable
 
     require_trainable(plan)
@@ -139,6 +139,8 @@ def _require_possible(plan: Plan, *, control: bool, light: bool, guest: bool) ->
     if control and guest:
         expected = "a run on this machine's clock: virtual time does not depend on the machine"
         raise BadInput.of("--control", "option", "in a guest", expected)
+    if control and (elastic is not None or (plan.recovery is not None and plan.recovery.elastic is not None)):
+        raise BadInput.of("--control", "option", "--elastic", "a job that ends with the replicas that it began with")
     if light and plan.clock.name != "virtual":
         raise BadInput.of("--light", "clock", plan.clock.name, "virtual: another clock sees what a model computes")
     extras.require("train")

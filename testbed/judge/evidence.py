@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.grouping import grouped
 from testbed.judge import changes, fidelity, numerics, parameter_checks
 from testbed.judge.changes import FlowParts
 from testbed.judge.execution import ExecutedRow, execution_check
@@ -123,7 +124,17 @@ class CaseEvidence(NamedTuple):
         if self.drifts:  # the same iterations may come in another order
             return np.sort(times_s) * (self.predicted_s / np.sort(self.own_predicted_s))
         comparable_s: NDArray[np.float64] = times_s * (self.predicted_s / np.asarray(self.own_predicted_s))
-        return comparable_s
+        return self._of_like_replicas(comparable_s) if self.real and self.takes_part is not None else comparable_s
+
+    def _of_like_replicas(self, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same where each set of replicas has the median of all: what a machine adds to the messages of more of
+        them is no change."""
+        takes_part = self.takes_part or {}
+        sets = [frozenset(r for r, those in takes_part.items() if row.iteration in those) for row in self.measured]
+        found, median_s = times_s.copy(), float(np.median(times_s))
+        for places in grouped((those, place) for place, those in enumerate(sets)).values():
+            found[places] *= median_s / float(np.median(times_s[places]))
+        return found
 
 
 def judge(case: CaseEvidence) -> list[Check]:

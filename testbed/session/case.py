@@ -139,25 +139,27 @@ class _UnderWay:
         running, plan, case, costs = self.running, self.plan, self.cases[which], self.costs
         phase, made = phases(plan, self.cases)[which], self.made[which]
         loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
-        training, elastic = training_of(plan, case, loads), None
+        training = whole = training_of(plan, case, loads)
+        elastic = None
         if plan.recovery is not None and plan.recovery.elastic is not None:
             elastic = elastic_training(plan, case)
             training = elastic.prediction
         compared, predicted = training.compared(phase.measured), training.trace
-        usual = training.usual(compared)
+        usual = whole.usual(compared)  # of all replicas, also where some are away
         if not shortened:
             running.results.add_trace(case.label, "predicted", predicted)
-        known, loads = None if shortened else running.ranges.get(case.label), list(training.loads_of(usual))
+        known, loads = None if shortened else running.ranges.get(case.label), list(whole.loads_of(usual))
         if elastic is not None:
             known = [range_of(plan, case, elastic)]
         jobs, ranges = [], ranges_of_training(plan, case, training) if known is None else known
         on_host, free = None, plan.rounds == "free"
         if costs is not None and not free:  # of which an iteration of all jobs is predicted
             on_host = predict_jobs_on_host(loads, [costs[number].extra for number in working])
-        for index, (number, part) in enumerate(zip(working, parts_of(plan, case, predicted), strict=True)):
+        each = (parts_of(plan, case, trace) for trace in (predicted, whole.trace))
+        for index, (number, part, of_all) in enumerate(zip(working, *each, strict=True)):
             own = own_phase(plan, case, phase, number).measured
             times_s = predicted_times_s(part, training.compared(own))
-            beyond_s = float(np.median(times_s) - predicted_times_s(part, [usual])[0])
+            beyond_s = float(np.median(times_s) - predicted_times_s(of_all, [usual])[0])
             here = None if on_host is None else on_host[index].moved(beyond_s)
             if here is not None and varies(plan, case):
                 here = here.with_spread(times_s)

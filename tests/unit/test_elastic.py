@@ -16,7 +16,10 @@ from testbed.goodput.elastic_spans import ElasticTimes, continued, ends_early, f
 from testbed.goodput.elastic_training import elastic_training, lost_replicas
 from testbed.goodput.recovering_plan import require_replicas_left
 from testbed.goodput.spans import Span, Spending, shares_of
+from testbed.judge.evidence import CaseEvidence
 from testbed.judge.execution import ExecutedRow, execution_check
+from testbed.judge.fidelity import NetworkEvidence
+from testbed.judge.iterations import IterationRow
 from testbed.pipeline.ir import parse_action
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Plan
@@ -28,6 +31,7 @@ from testbed.planning.fewer_replicas import job_of, ranks_of, with_replicas
 from testbed.planning.prediction import predict_training
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.renumbered import counted_anew, numbered_as
+from testbed.train.assignment import ReferenceOutcome
 
 TRAIN, _, RESTART = Spending
 PLAIN = ElasticTimes(lambda replicas, number: 1.0, lambda there, new: 0.5)
@@ -251,3 +255,29 @@ def test_the_model_has_what_the_formula_says() -> None:
         shares = shares_of(foretold_elastic(times, 8000, job.replicas, elastic, failures, replica), job.replicas)
         kept_s, total_s = kept_s + shares.kept_s, total_s + shares.total_s
     assert kept_s / total_s == pytest.approx(expected_elastic_goodput(job), rel=0.01)
+
+
+def evidence(*, real: bool) -> CaseEvidence:
+    """Of six iterations, of which rank 1 has a part in the first three; those without it take less beyond the model."""
+    times_s = (1.10, 1.11, 1.12, 0.90, 0.91, 0.93)
+    peaks, network = (1.0,), NetworkEvidence(0, 0, {}, lossless=True)
+    rows = [
+        IterationRow(number, False, time_s, 0.4, 5.0, peaks, peaks, 0, 0.0, 4, 0.0)
+        for number, time_s in enumerate(times_s)
+    ]
+    case = CaseEvidence(True, real, (), None, rows, (), network, (), ReferenceOutcome(), 1.0, None, [], 0.0, None)
+    return case._replace(own_predicted_s=[1.0] * 6, takes_part={0: range(6), 1: range(3)})
+
+
+def test_on_the_real_clock_iterations_are_compared_with_those_of_as_many_replicas() -> None:
+    assert evidence(real=False).comparable_s.tolist() == [1.10, 1.11, 1.12, 0.90, 0.91, 0.93]
+    median_s = (0.93 + 1.10) / 2
+    expected = [median_s * share for share in (1.10 / 1.11, 1, 1.12 / 1.11, 0.90 / 0.91, 1, 0.93 / 0.91)]
+    assert evidence(real=True).comparable_s == pytest.approx(expected), "what differs among them stays"
+
+
+def test_a_control_needs_all_replicas(tmp_path: Path) -> None:
+    words = ("two-dc-longhaul", "tiny-gpt-pp4", *settings("none", 3), "--elastic", "restart=1 s", "--control")
+    done = run_testbed("run", *words, "--out", tmp_path / "out")
+    assert done.returncode == 2, done.stderr
+    assert "--control: option: got '--elastic', expected a job that ends with" in " ".join(done.stderr.split())
