@@ -11,7 +11,7 @@ from typing import NamedTuple
 from testbed.adaptation.candidate import JobSetting
 from testbed.adaptation.estimates import Belief, PathEstimate, exactly
 from testbed.adaptation.may_change import NOTHING, VARY, MayChange
-from testbed.adaptation.sightings import Pair, Path, PlacedRanks
+from testbed.adaptation.sightings import PROBE_BYTES, Pair, Path, PlacedRanks
 from testbed.errors import BadInput
 from testbed.pipeline.ir import KINDS, Action
 from testbed.pipeline.problem import Problem, Route
@@ -76,6 +76,11 @@ class AdaptableJob(NamedTuple):
         return self.recipes[0].problem
 
     @property
+    def message_bytes(self) -> float:
+        """Of the longest message of its pipelines on the wire, as planned."""
+        return max(self.planned.message_bytes, default=PROBE_BYTES)
+
+    @property
     def settings(self) -> dict[JobSetting, Recipe]:
         """All that there are, each with the first recipe that has it."""
         found: dict[JobSetting, Recipe] = {}
@@ -115,6 +120,18 @@ class AdaptableJob(NamedTuple):
             moved.get((datacenter_of(nodes[flow.source]), datacenter_of(nodes[flow.target])), route)
             for flow, route in zip(self.plan.flows, self.plan.cases[0].routes, strict=True)
         )
+
+    def crossed(self, setting: JobSetting) -> frozenset[int]:
+        """Every direction that anything of the job may cross in a setting, what its replicas exchange included."""
+        moved, sites = _moved(setting), {*self.ranks.sites}
+        default = [
+            moved.get((each.source, each.target), each.route)
+            for each in self.plan.network.routes
+            if each.source in sites and each.target in sites
+        ]
+        routes = self.routes_in(setting) or default
+        own = [path.route for path in setting.paths]
+        return frozenset(index for route in (*routes, *own) for index in route)
 
     def pairs(self, problem: Problem) -> dict[Pair, PipelineEnds]:
         """The datacenters that messages of pipelines go between, each pair with two ranks that send them."""

@@ -2,6 +2,7 @@
 
 Between two datacenters it sees messages of two sizes: those of the pipeline, and a probe that it sends once in an
 iteration while nothing else is on its way. Both together tell a delay from a rate.
+A path that it does not use it may look at (looks.py).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +64,23 @@ class Crossing(NamedTuple):
     """On the wire."""
 
 
+class TrainTimes(NamedTuple):
+    """Packets sent back to back over links that were idle, from when the first one was sent."""
+
+    first_s: float
+    """Until it came ..."""
+    last_s: float
+    """... and until the last one did."""
+    wire_bytes: float
+    """Of all of them."""
+
+    def crossing(self, message_bytes: float) -> Crossing:
+        """What a packet and a message of so many bytes take there."""
+        per_byte_s = max(0.0, self.last_s - self.first_s) / (self.wire_bytes - PROBE_BYTES)
+        longer_s = per_byte_s * max(0.0, message_bytes - PROBE_BYTES)
+        return Crossing(self.first_s, self.first_s + longer_s, message_bytes)
+
+
 class ActionTimes(NamedTuple):
     """All actions of a kind on a rank, each as if it were whole."""
 
@@ -79,6 +98,8 @@ class Sighting(NamedTuple):
     """By the paths that it used."""
     slots: Mapping[RankKind, ActionTimes]
     """By pipeline rank; of several replicas that of the slowest."""
+    looked: Mapping[Path, Crossing] = MappingProxyType({})
+    """What messages would take, as planned, by paths that it did not use and looked at."""
 
     def by_themselves(self, shares: Mapping[Path, float]) -> Sighting:
         """With messages as if they had not had to wait for others on a full link: these shares of what they took longer
@@ -91,6 +112,10 @@ class Sighting(NamedTuple):
             for path, each in self.crossings.items()
         }
         return self._replace(crossings=crossings)
+
+    def with_looks(self, trains: Mapping[Path, TrainTimes], message_bytes: float) -> Sighting:
+        """And these trains over paths that it did not use, read as messages of so many bytes."""
+        return self._replace(looked={path: train.crossing(message_bytes) for path, train in trains.items()})
 
     def of_other_actions(self, larger: float, longer: float) -> Sighting:
         """As it would be of actions that compute so many times as much, and messages of so many times the bytes."""

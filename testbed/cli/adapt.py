@@ -71,9 +71,10 @@ def adapt(
     from testbed.adaptation import controller as controllers
     from testbed.adaptation.adaptable_job import adaptable_job, planned_belief
     from testbed.adaptation.may_change import may_change
-    from testbed.adaptation.rehearsal import SlotVariation, rehearse
+    from testbed.adaptation.rehearsal import rehearse
     from testbed.adaptation.rehearsal_changes import change
     from testbed.adaptation.rehearsal_picture import draw
+    from testbed.adaptation.rehearsal_world import SlotVariation
     from testbed.cli.progress import Terminal
     from testbed.files import output
     from testbed.plan.background import rates_change
@@ -106,7 +107,7 @@ def adapt(
 
 
 def _show(found: Rehearsal, planned: Belief, heading: str) -> None:
-    from testbed.units import show_change, show_times
+    from testbed.units import show_change, show_size, show_time, show_times
 
     console = options.stdout_console(80)
     told = Table(title=heading, title_justify="left")
@@ -126,6 +127,10 @@ def _show(found: Rehearsal, planned: Belief, heading: str) -> None:
     swaps = "0", str(len(found.swaps)), str(found.oracle_swaps)
     gains = [show_change((seconds[0] - own_s) / seconds[0], 2) for own_s in seconds]
     shares = "", "nothing to gain" if found.share is None else f"{found.share:.1%}", ""
+    if looks := found.looks:
+        waited = show_time(sum(row.look_s for row in found.rows))
+        size = show_size(sum(look.wire_bytes for look in looks))
+        totals.caption = f"{len(looks)} looks at routes that were not used: {size} each way, {waited} waited for"
     for row_of in zip(every, show_times(seconds), swaps, gains, shares, strict=True):
         totals.add_row(*row_of)
     if told.row_count:
@@ -178,7 +183,9 @@ def _interval(estimate: Interval, show: Callable[[float], str]) -> str:
 
 
 def _document(found: Rehearsal, planned: Belief) -> dict[str, Any]:
-    """Seconds, bit/s and shares."""
+    """Seconds, bit/s, bytes and shares."""
+    from testbed.adaptation.estimates import named
+
     rows, before = [], planned
     for row in found.rows:
         step = row.step
@@ -197,6 +204,9 @@ def _document(found: Rehearsal, planned: Belief) -> dict[str, Any]:
                 "swap_s": step.swap_s,
                 "swap_to": None if step.swapped_to is None else step.swapped_to.label,
                 "expected_s": step.expected_s,
+                "looked_at": [named(path) for path in row.look.paths] if row.look else [],
+                "look_bytes": row.look.wire_bytes if row.look else 0.0,
+                "look_s": row.look_s,
             }
         )
         before = step.belief
@@ -210,6 +220,7 @@ def _document(found: Rehearsal, planned: Belief) -> dict[str, Any]:
         "share_of_late_gain": found.late_share,
         "swaps": len(found.swaps),
         "oracle_swaps": found.oracle_swaps,
+        "looks": len(found.looks),
         "iterations": rows,
     }
 

@@ -33,6 +33,7 @@ from testbed.session.free_loop import FreeIterations
 from testbed.session.loop import Resumed, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.neighbour_memory import NeighbourMemory
+from testbed.session.network_accounts import Beside
 from testbed.session.recovering_rounds import Failing, RecoveringJob, RecoveringRounds
 from testbed.session.rounds import Round, WitnessedIterations, WitnessedRounds, task_of, timed_schedule
 from testbed.session.running import GoesOn, Running
@@ -240,8 +241,12 @@ class _UnderWay:
                     break
             played = player.end() if player is not None and index + 1 == len(parts) else []
             iterations = {job.number: len(parts[index].phase.rounds) for job in part.jobs}
-            states = going.states if isinstance(going, RecoveringRounds) else ()
-            counted = running.network.end(self.plan, part.case, iterations, states)
+            beside: Beside = ()
+            if isinstance(going, RecoveringRounds):
+                beside = going.states
+            elif running.adaptation is not None:
+                beside = running.adaptation.carried()
+            counted = running.network.end(self.plan, part.case, iterations, beside)
             results.add_links(part.case.label, counted.links)
             compares = part.training.by_chance.isdisjoint(part.compared)
             collected = parts[index].phase, deadline, part.jobs, counted.evidence, compares
@@ -322,7 +327,9 @@ class _UnderWay:
 
         def noted(number: int) -> list[TimedAction]:
             line = f"iteration {number} is still under way after {show_time(late_s)}; it has to end within {deadline}"
-            return [TimedAction(late_s, partial(running.reporter.note, line))]
+            warmup, adaptation = self.plan.jobs[0].workload.warmup, self.running.adaptation
+            timed = adaptation.timed(number - warmup) if adaptation is not None and number >= warmup else ()
+            return [*timed, TimedAction(late_s, partial(running.reporter.note, line))]
 
         tasks = _tasks(self.plan, self.parts)
         return WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted, announce, resumed)

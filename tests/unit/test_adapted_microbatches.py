@@ -10,12 +10,14 @@ from in_process import run_testbed
 
 from testbed.adaptation import controller
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
+from testbed.adaptation.adapting import adapting_job
 from testbed.adaptation.believed_problem import believed
-from testbed.adaptation.controller import Decide, Outlook, adapting_job
+from testbed.adaptation.controller import Decide, Outlook
 from testbed.adaptation.may_change import MayChange
 from testbed.adaptation.prospects import Prospects
-from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World, rehearse
+from testbed.adaptation.rehearsal import rehearse
 from testbed.adaptation.rehearsal_changes import change
+from testbed.adaptation.rehearsal_world import AS_PACED, SlotVariation, World
 from testbed.adaptation.sightings import sighting
 from testbed.errors import BadInput, ExitCode
 from testbed.plan import costs

@@ -14,8 +14,9 @@ from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planne
 from testbed.adaptation.believed_problem import believed
 from testbed.adaptation.estimates import Estimator, PathEstimate, exactly
 from testbed.adaptation.may_change import MayChange
-from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, World, rehearse
+from testbed.adaptation.rehearsal import Rehearsal, rehearse
 from testbed.adaptation.rehearsal_changes import change
+from testbed.adaptation.rehearsal_world import AS_PACED, World
 from testbed.adaptation.sightings import PROBE_BYTES, Crossing, Sighting
 from testbed.errors import BadInput, ExitCode
 from testbed.plan.timeline import FlowsMoved

@@ -9,12 +9,13 @@ from pathlib import Path as File
 import pytest
 
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
+from testbed.adaptation.adapting import adapting_job
 from testbed.adaptation.believed_problem import believed
-from testbed.adaptation.controller import adapting_job, ski_rental
+from testbed.adaptation.controller import ski_rental
 from testbed.adaptation.estimates import Belief, Estimator, PathEstimate, exactly, path_of
 from testbed.adaptation.prospects import Prospects
-from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World
 from testbed.adaptation.rehearsal_changes import change
+from testbed.adaptation.rehearsal_world import AS_PACED, SlotVariation, World
 from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Path, Sighting, sighting
 from testbed.errors import BadInput
 from testbed.model.simulate import makespan

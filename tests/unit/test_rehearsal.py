@@ -20,8 +20,9 @@ from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planne
 from testbed.adaptation.candidate import JobSetting, Prospect
 from testbed.adaptation.controller import Outlook, expected, ski_rental
 from testbed.adaptation.recurrence import BelievedPhase
-from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, World, rehearse, spans_of_who_sees
+from testbed.adaptation.rehearsal import Rehearsal, rehearse, spans_of_who_sees
 from testbed.adaptation.rehearsal_changes import Change, change
+from testbed.adaptation.rehearsal_world import AS_PACED, SlotVariation, World
 from testbed.adaptation.sightings import Path as Crossed
 from testbed.adaptation.swap_costs import SwapCosts
 from testbed.cli import app
