@@ -60,8 +60,8 @@ TIMELINES: dict[str, tuple[str, ...]] = {
         "link north rate 1 Gbit/s at iteration 10",
         "link south delay 70 ms at iteration 15",
     ),
-    BACK: ("link north rate 125 Mbit/s at iteration 4", "link north rate 1 Gbit/s at iteration 10"),
-    SHARED: ("link ac rate 125 Mbit/s at iteration 4", "link ac rate 1 Gbit/s at iteration 10"),
+    BACK: ("link north rate 125 Mbit/s at iteration 4", "link north rate 1 Gbit/s at iteration 14"),
+    SHARED: ("link ac rate 125 Mbit/s at iteration 4", "link ac rate 1 Gbit/s at iteration 14"),
     STAGES: (f"{LINK} rate 700 Mbit/s at iteration 2",),
     ALL: ("link north rate 200 Mbit/s at iteration 8",),
 }

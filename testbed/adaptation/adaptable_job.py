@@ -167,7 +167,7 @@ def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice], may: MayChange 
         expected = "one job: others on the same links cannot be told from a slower link"
         raise BadInput.of(job.workload.name, "jobs", len(plan.jobs), expected)
     if may.starts:
-        raise BadInput.of(VARY, "starts", may.starts, "several jobs in a lab: one alone has nobody to make room for")
+        raise BadInput.of(VARY, "starts", may.starts, "several jobs: one alone has nobody to make room for")
     able = [choice for choice in choices if not family_of(choice).solver]
     if not able:
         raise BadInput.of(job.workload.name, "schedules", len(choices), "one or more that need no solver")

@@ -1,4 +1,4 @@
-"""A rehearsal: a job trains in the event model, iteration after iteration, while links and ranks change.
+"""A rehearsal: a job, or several, train in the event model, iteration after iteration, while links and ranks change.
 
 Three jobs go through the same: one that never adapts, one with a controller, which sees nothing but the model's times
 of its messages and actions, and an oracle that knows all that will happen and swaps when that is best.
@@ -14,16 +14,16 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.adaptation.adaptable_job import AdaptableJob
-from testbed.adaptation.adapting import Step, adapting_job
+from testbed.adaptation.adapting import Adapting, Step, adapting_job
 from testbed.adaptation.candidate import Prospect
 from testbed.adaptation.controller import ControllerChoice
+from testbed.adaptation.in_lab import SeveralJobs
+from testbed.adaptation.jobs_in_rounds import JobsInRounds
 from testbed.adaptation.looks import Look
 from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.rehearsal_changes import Change
-from testbed.adaptation.rehearsal_world import AS_PACED, SlotVariation, World
-from testbed.adaptation.sightings import sighting
-from testbed.errors import DoesNotFit
-from testbed.schedule.registry import generate_choice
+from testbed.adaptation.rehearsal_of_jobs import JobsWorld
+from testbed.adaptation.rehearsal_world import AS_PACED, OneJobsWorld, SlotVariation, World
 
 WORTH_KNOWING = 0.005
 """Share of all time that an oracle has to gain before a controller's share of that gain says anything."""
@@ -33,8 +33,16 @@ OVER = "over: "
 """Stands before a change that is no more."""
 
 
+class JobTimes(NamedTuple):
+    """What an iteration of a job takes, from its own start."""
+
+    never_s: float
+    adapted_s: float
+    oracle_s: float
+
+
 class Rehearsed(NamedTuple):
-    """An iteration of all three; seconds, with what a swap before it has cost."""
+    """An iteration of all three; seconds, with what a swap before it has cost; of several jobs the mean."""
 
     iteration: int
     happens: tuple[str, ...]
@@ -55,6 +63,8 @@ class Rehearsed(NamedTuple):
     """Beside it, or behind it ..."""
     look_s: float
     """... and for how long the job waited for it, which is in `adapted_s`."""
+    jobs: tuple[JobTimes, ...]
+    """Of every job, without what is between iterations."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,14 @@ class Rehearsal:
     def total_s(self, who: str) -> float:
         """Of `never`, `adapted`, `oracle` or `late_oracle`."""
         return float(sum(getattr(row, f"{who}_s") for row in self.rows))
+
+    @property
+    def jobs(self) -> list[JobTimes]:
+        """What all iterations of each job took, from its own starts."""
+        return [
+            JobTimes(*map(sum, zip(*of_job, strict=True)))
+            for of_job in zip(*(row.jobs for row in self.rows), strict=True)
+        ]
 
     @property
     def gain_s(self) -> float:
@@ -126,16 +144,42 @@ def rehearse(
 
     Raises BadInput for what cannot be trained: no route is left, or no schedule fits.
     """
-    world = World(subject, changes, drawn)
     adapting = adapting_job(subject, controller.begin(), swap_s, begin)
+    return _through(OneJobsWorld(subject, changes, drawn), adapting, changes, iterations, swap_s, advance)
+
+
+def rehearse_jobs(
+    jobs: JobsInRounds,
+    changes: Sequence[Change],
+    iterations: int,
+    controller: ControllerChoice,
+    *,
+    swap_s: float,
+    drawn: SlotVariation = AS_PACED,
+    advance: Callable[[], None] = lambda: None,
+) -> Rehearsal:
+    """The same of several jobs, of which one controller shifts the starts, as in a lab; they begin as their plan has
+    it.
+    """
+    adapting = SeveralJobs(jobs).adapting(controller.begin(), swap_s)
+    return _through(JobsWorld(jobs, changes, drawn), adapting, changes, iterations, swap_s, advance)
+
+
+def _through(
+    world: World,
+    adapting: Adapting,
+    changes: Sequence[Change],
+    iterations: int,
+    swap_s: float,
+    advance: Callable[[], None],
+) -> Rehearsal:
     ran, steps, looks_s = [adapting.running], list[Step](), list[float]()
     for iteration in range(iterations):
-        probes_s = world.probes_s(iteration, ran[-1].setting)
-        seen = sighting(world.trace(ran[-1], iteration), subject.ranks, probes_s)
+        seen = world.seen(ran[-1], iteration)
         looks_s.append(0.0)
         if steps and (look := steps[-1].look) is not None:
             trains, looks_s[-1] = world.looked(look, iteration, ran[-1])
-            seen = seen.with_looks(trains, subject.message_bytes)
+            seen = seen.with_looks(trains, world.message_bytes)
             adapting.looked(looks_s[-1])
         steps.append(adapting.after(iteration, seen))
         if took_s := world.paid_s(iteration + 1, ran[-1], adapting.running, swap_s):
@@ -143,30 +187,32 @@ def rehearse(
         ran.append(adapting.running)
         advance()
     first = ran[0]
-    others = [*ran, *adapting.candidates]
     states = [world.state(iteration) for iteration in range(iterations)]
-    able = _able(world, others, states)
+    able = _able(world, [*ran, *adapting.candidates], states)
     knows = [first, *_oracle(world, able, _spans(states), swap_s)]
     begins, *goes_on = spans_of_who_sees(states)
     late = [first] * (1 + len(begins)) + _oracle(world, able, goes_on, swap_s, len(states) - sum(map(len, goes_on)))
+
+    def took(iteration: int, before: Prospect, runs: Prospect) -> float:
+        return world.iteration_s(runs, iteration) + world.paid_s(iteration, before, runs, swap_s)
+
     rows = []
     for iteration, step in enumerate(steps):
-        known, begun = knows[iteration + 1], ran[max(0, iteration - 1)]
-        paid_s = world.paid_s(iteration, begun, ran[iteration], swap_s)
+        mine, known = ran[iteration], knows[iteration + 1]
         rows.append(
             Rehearsed(
                 iteration,
                 _happens(changes, iteration),
                 world.iteration_s(first, iteration),
-                world.iteration_s(ran[iteration], iteration) + paid_s + looks_s[iteration],
-                world.iteration_s(known, iteration) + world.paid_s(iteration, knows[iteration], known, swap_s),
-                world.iteration_s(late[iteration + 1], iteration)
-                + world.paid_s(iteration, late[iteration], late[iteration + 1], swap_s),
-                ran[iteration].label,
+                took(iteration, ran[max(0, iteration - 1)], mine) + looks_s[iteration],
+                took(iteration, knows[iteration], known),
+                took(iteration, late[iteration], late[iteration + 1]),
+                mine.label,
                 known.label,
                 step,
                 steps[iteration - 1].look if iteration else None,
                 looks_s[iteration],
+                tuple(map(JobTimes, *(world.times_s(runs, iteration) for runs in (first, mine, known)))),
             )
         )
     return Rehearsal(rows, swap_s, sum(_is_other(*pair) for pair in pairwise(knows)))
@@ -224,16 +270,11 @@ def _oracle(
 
 
 def _able(world: World, others: Sequence[Prospect], states: Sequence[int]) -> list[Prospect]:
-    """What an oracle may run: whatever the controller could, with whose first candidate it begins, and every choice in
-    every setting, made for every state that comes; each once."""
+    """What an oracle may run: whatever the controller could, with whose first candidate it begins, and what is made
+    for every state that comes; each once."""
     found = {each.candidate: each for each in reversed(others)}
     found = {others[0].candidate: others[0], **found}
     for state in dict.fromkeys(states):
-        for label, choice, setting, problem in world.subject.recipes:
-            real = world.problem(state, setting).with_memory(problem.memory_limit)
-            try:
-                made = Prospect(label, setting, (generate_choice(choice, real).schedule,), np.nan)
-            except DoesNotFit:
-                continue
+        for made in world.made_for(state):
             found.setdefault(made.candidate, made)
     return list(found.values())
