@@ -47,7 +47,11 @@ class _ModelledNetwork:
         """See session.adapting_lab.ProbedNetwork."""
         costs = link_costs(network_at(self._plan, self._plan.cases[0], Moment(self.iteration, _LATEST_S)))
         links, handover_s = [costs[index] for index in route], self._plan.host_costs.handover_s
-        return _ModelledTrain(Arrivals(*(crossing_s(links, n * frame_bytes) + handover_s for n in (1, packets))))
+        first_s, last_s = (crossing_s(links, n * frame_bytes) + handover_s for n in (1, packets))
+        return _ModelledTrain(Arrivals(first_s, last_s, 0.0))
+
+    def stamp_packets(self) -> None:
+        """The model knows when they come."""
 
 
 def adapted(plan: Plan) -> dict[str, Any]:

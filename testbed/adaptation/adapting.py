@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from testbed.adaptation.adaptable_job import AdaptableJob, planned_belief
@@ -13,9 +14,11 @@ from testbed.adaptation.estimates import CONFIRMING, Belief, Estimator, Learnt
 from testbed.adaptation.looks import Look, Looks, hopes
 from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.recurrence import BelievedPhase
-from testbed.adaptation.sightings import Path, Sighting
+from testbed.adaptation.sightings import Path, Sighting, TrainTimes
 from testbed.adaptation.swap_costs import Sends, SwapCosts
 from testbed.errors import BadInput
+
+NOTHING: Mapping[Path, TrainTimes] = MappingProxyType({})
 
 PHASES = 8
 """So many of the latest are remembered."""
@@ -108,8 +111,16 @@ class Adapting:
         self._estimator.use(begun.setting.paths)
         self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
 
-    def after(self, iteration: int, seen: Sighting) -> Step:
-        """Take an iteration that has ended; `running` is then what the next one has to run."""
+    def after(
+        self, iteration: int, seen: Sighting, looked: Mapping[Path, TrainTimes] = NOTHING, waited_s: float = 0.0
+    ) -> Step:
+        """Take an iteration that has ended, and what the look has shown that was asked for, for which the job waited;
+        `running` is then what the next one has to run.
+        """
+        size, planned = self._prospects.message_bytes, self._planned.paths
+        trains = {path: train.crossing(size, planned[path].rate_bps.value) for path, train in looked.items()}
+        seen = seen._replace(looked=trains)
+        self._looks.took(waited_s)
         learnt = self._learn(seen)
         belief, doubts = self._estimator.belief, self._estimator.doubts
         self._remember(belief, doubts, bool(learnt.changes))
@@ -126,10 +137,6 @@ class Adapting:
         self._looks.ended(belief, {*seen.crossings, *seen.looked}, seen.iteration_s)
         look = self._look()
         return Step(learnt, belief, chosen, stays_s, self.running.predicted_s, swap_s, look)
-
-    def looked(self, seconds: float) -> None:
-        """The job has waited so long for the look that was asked for."""
-        self._looks.took(seconds)
 
     def _look(self) -> Look | None:
         running, belief = self.running, self._estimator.belief

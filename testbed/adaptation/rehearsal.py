@@ -23,7 +23,7 @@ from testbed.adaptation.looks import Look
 from testbed.adaptation.oracle import best_sequence
 from testbed.adaptation.rehearsal_changes import Change
 from testbed.adaptation.rehearsal_of_jobs import JobsWorld
-from testbed.adaptation.rehearsal_world import AS_PACED, OneJobsWorld, SlotVariation, World
+from testbed.adaptation.rehearsal_world import AS_PACED, LookedAt, OneJobsWorld, SlotVariation, World
 
 WORTH_KNOWING = 0.005
 """Share of all time that an oracle has to gain before a controller's share of that gain says anything."""
@@ -176,12 +176,10 @@ def _through(
     ran, steps, looks_s = [adapting.running], list[Step](), list[float]()
     for iteration in range(iterations):
         seen = world.seen(ran[-1], iteration)
-        looks_s.append(0.0)
-        if steps and (look := steps[-1].look) is not None:
-            trains, looks_s[-1] = world.looked(look, iteration, ran[-1])
-            seen = seen.with_looks(trains, world.message_bytes)
-            adapting.looked(looks_s[-1])
-        steps.append(adapting.after(iteration, seen))
+        look = steps[-1].look if steps else None
+        looked = LookedAt({}, 0.0) if look is None else world.looked(look, iteration, ran[-1])
+        looks_s.append(looked.waited_s)
+        steps.append(adapting.after(iteration, seen, *looked))
         if took_s := world.paid_s(iteration + 1, ran[-1], adapting.running, swap_s):
             adapting.swap_costs.learn(ran[-1].setting, adapting.running.setting, took_s)
         ran.append(adapting.running)

@@ -30,11 +30,6 @@ class JobsWorld(World):
         self._problems: dict[int, list[Problem]] = {}
         self._traces: dict[tuple[int, JobCandidate, int], list[Trace]] = {}
 
-    @property
-    def message_bytes(self) -> float:
-        """See World."""
-        return self.jobs.message_bytes
-
     def seen(self, runs: Prospect, iteration: int) -> Sighting:
         """See World."""
         state, probes_s = self.state(iteration), dict[Path, float]()

@@ -84,11 +84,6 @@ class World(ABC):
         """How things are in a state."""
         return self._truths[state]
 
-    @property
-    @abstractmethod
-    def message_bytes(self) -> float:
-        """Of the longest message of a pipeline on the wire, as planned."""
-
     @abstractmethod
     def seen(self, runs: Prospect, iteration: int) -> Sighting:
         """What can be seen of an iteration as it really is, with the slots that were drawn for it."""
@@ -181,11 +176,6 @@ class OneJobsWorld(World):
             path: crossing_s([problem.links[index] for index in routes[path.pair]], PROBE_BYTES) + problem.handover_s
             for path in setting.paths
         }
-
-    @property
-    def message_bytes(self) -> float:
-        """See World."""
-        return self.subject.message_bytes
 
     def seen(self, runs: Prospect, iteration: int) -> Sighting:
         """See World."""

@@ -22,6 +22,9 @@ from testbed.trace.tables import KINDS, MESSAGE_LETTERS, Trace
 PROBE_BYTES = 1500.0
 """On the wire: one packet."""
 
+SENDER_LIMITED = 1.2
+"""What comes in no longer than so many times what it took to send does not tell of a link."""
+
 Pair = tuple[str, str]
 """Two datacenters: source and target."""
 
@@ -73,10 +76,16 @@ class TrainTimes(NamedTuple):
     """... and until the last one did."""
     wire_bytes: float
     """Of all of them."""
+    sent_s: float = 0.0
+    """How long it took to send them: of a link that is faster than its sender it is known how fast it is at least."""
 
-    def crossing(self, message_bytes: float) -> Crossing:
-        """What a packet and a message of so many bytes take there."""
+    def crossing(self, message_bytes: float, planned_bps: float) -> Crossing:
+        """What a packet and a message of so many bytes take there; at the planned rate where all that is known of the
+        rate is that it may be that.
+        """
         per_byte_s = max(0.0, self.last_s - self.first_s) / (self.wire_bytes - PROBE_BYTES)
+        if self.last_s - self.first_s <= SENDER_LIMITED * self.sent_s:
+            per_byte_s = min(per_byte_s, 8 / planned_bps)
         longer_s = per_byte_s * max(0.0, message_bytes - PROBE_BYTES)
         return Crossing(self.first_s, self.first_s + longer_s, message_bytes)
 
@@ -112,10 +121,6 @@ class Sighting(NamedTuple):
             for path, each in self.crossings.items()
         }
         return self._replace(crossings=crossings)
-
-    def with_looks(self, trains: Mapping[Path, TrainTimes], message_bytes: float) -> Sighting:
-        """And these trains over paths that it did not use, read as messages of so many bytes."""
-        return self._replace(looked={path: train.crossing(message_bytes) for path, train in trains.items()})
 
     def of_other_actions(self, larger: float, longer: float) -> Sighting:
         """As it would be of actions that compute so many times as much, and messages of so many times the bytes."""

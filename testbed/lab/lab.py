@@ -39,7 +39,7 @@ from testbed.lab.probes import Ends, one_way_delays
 from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import LinkCounters, TimedChange, TimedShaper, choose, qdisc, require_timed, tbf
-from testbed.lab.trains import TYPE_OF_SERVICE, Train
+from testbed.lab.trains import TYPE_OF_SERVICE, Train, stamps
 from testbed.lab.wires import Cabling
 from testbed.plan.events import links_change
 from testbed.plan.network_state import planned
@@ -184,6 +184,10 @@ class Lab:
         ends = Ends(self.containers[source], self.address(source), self.containers[target], self.address(target))
         own_route = self._flow_routes.of_service(TYPE_OF_SERVICE, source, target, route)
         return Train(ends, packets, frame_bytes, own_route)
+
+    def stamp_packets(self) -> None:
+        """Trains will be sent: have the kernel stamp packets as they come, until the lab is closed."""
+        self._limited.enter_context(stamps())
 
     # --- life ----------------------------------------------------------------------------------
 

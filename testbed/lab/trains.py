@@ -24,6 +24,15 @@ _LEAST_BYTES = ETHERNET_HEADER + 20 + 8 + _STAMP.size
 _ROOM_BYTES = 1 << 26
 
 
+def stamps() -> socket.socket:
+    """As long as this is open the kernel stamps all packets that come. To begin with that it takes a while, in which it
+    stamps them when they are read: a socket that asks for it and is sent packets at once would say what is not so.
+    """
+    keeper = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    keeper.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    return keeper
+
+
 class Arrivals(NamedTuple):
     """Of a train of which half or more has come."""
 
@@ -31,6 +40,8 @@ class Arrivals(NamedTuple):
     """From when its first packet was sent until that came ..."""
     last_s: float
     """... and until the last one did; where packets are missing, as those that came say."""
+    sent_s: float
+    """How long it took to send."""
 
 
 class Train:
@@ -49,6 +60,7 @@ class Train:
             padding, begun_ns = bytes(frame_bytes - _LEAST_BYTES), time.monotonic_ns()
             for number in range(packets):
                 sender.send(_STAMP.pack(number, begun_ns) + padding)
+            self._sent_s = (time.monotonic_ns() - begun_ns) / 1e9
             self._stack = opened.pop_all()
 
     def arrived(self, within_s: float = 0.0) -> Arrivals | None:
@@ -61,14 +73,14 @@ class Train:
                 packet, control, _, _ = self._receiver.recvmsg(MTU, socket.CMSG_SPACE(TIMESPEC_BYTES))
                 number, sent_ns = _STAMP.unpack_from(packet)
                 came[number] = (arrival_ns(control) - sent_ns) / 1e9
-        return arrivals(came, self._packets)
+        return arrivals(came, self._packets, self._sent_s)
 
 
-def arrivals(came: dict[int, float], packets: int) -> Arrivals | None:
-    """Of a train of so many packets, by their numbers when those came that did, in seconds since it left."""
+def arrivals(came: dict[int, float], packets: int, sent_s: float) -> Arrivals | None:
+    """Of a train of so many packets, sent in so long, by their numbers when those came that did, since it left."""
     if len(came) < max(2, packets / 2):
         return None
     first, last = min(came), max(came)
     each_s = (came[last] - came[first]) / (last - first)
     first_s = came[first] - first * each_s
-    return Arrivals(first_s, first_s + (packets - 1) * each_s)
+    return Arrivals(first_s, first_s + (packets - 1) * each_s, sent_s)

@@ -59,6 +59,9 @@ class ProbedNetwork(Protocol):
     def send_train(self, source: str, target: str, route: Route, packets: int, frame_bytes: int) -> SentTrain:
         """Send so many packets back to back along a route, whatever others take. Raises RunFailed."""
 
+    def stamp_packets(self) -> None:
+        """Trains will be sent from now on: have it know when packets come."""
+
 
 class AdaptingLab:
     """Asks a plan's controller after every measured iteration, and keeps what came of that."""
@@ -87,6 +90,8 @@ class AdaptingLab:
         """Beside the iteration that is under way, or behind it ..."""
         self._trains: dict[Path, SentTrain] = {}
         """... and those of its trains that have left."""
+        if any(path not in self._begun.setting.paths for path in self._subject.belief.paths):
+            network.stamp_packets()
         self._carried = [0.0] * (len(plan.network.directions) + len(plan.network.cards))
         """By direction, wire bytes of trains since they were told of."""
 
@@ -113,7 +118,7 @@ class AdaptingLab:
             self._predicted[running.setting] = self._parts(running, self._training(running))
         seen = self._subject.seen(ended, self._predicted[running.setting], running, probes_s)
         look, (trains, look_s) = self._look, self._looked()
-        step = self._adapting.after(iteration - 1, seen.with_looks(trains, self._subject.message_bytes))
+        step = self._adapting.after(iteration - 1, seen, trains, look_s)
         self._look = None if over else step.look
         step = step._replace(swapped_to=None, expected_s=step.stays_s) if over else step
         self._keep(iteration - 1, running, seen.iteration_s, probes_s, step)
@@ -164,13 +169,11 @@ class AdaptingLab:
         for path, train in self._trains.items():
             came = train.arrived(max(0.0, until_s - time.monotonic()))
             if came is not None:
-                found[path] = TrainTimes(*came, look.wire_bytes)
+                found[path] = TrainTimes(came.first_s, came.last_s, look.wire_bytes, came.sent_s)
                 for index in path.route:
                     self._carried[index] += look.wire_bytes
         self._trains = {}
-        waited_s = 0.0 if look.beside else time.monotonic() - begun_s
-        self._adapting.looked(waited_s)
-        return found, waited_s
+        return found, 0.0 if look.beside else time.monotonic() - begun_s
 
     @property
     def _measured(self) -> range:

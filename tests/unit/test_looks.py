@@ -56,7 +56,7 @@ def test_a_train_is_as_long_as_shows_a_rate_through_the_noise(rate_bps: float, n
     size = packets * PROBE_BYTES
     exact = TrainTimes(0.01, 0.01 + 8 * (size - PROBE_BYTES) / rate_bps, size)
     late = exact._replace(last_s=exact.last_s + noise_s)
-    messages_s = [train.crossing(1e8).message_s for train in (exact, late)]
+    messages_s = [train.crossing(1e8, rate_bps).message_s for train in (exact, late)]
     if packets > LEAST_PACKETS:
         assert messages_s[1] / messages_s[0] - 1 == pytest.approx(RECOGNISED, rel=0.1)
     assert messages_s[1] / messages_s[0] - 1 < 1.1 * RECOGNISED
@@ -69,16 +69,26 @@ def test_a_train_is_never_longer_than_a_message_or_shorter_than_some_packets() -
 
 def test_a_train_tells_delay_and_rate() -> None:
     size = 100 * PROBE_BYTES
-    seen = TrainTimes(0.02 + 8 * PROBE_BYTES / 2e8, 0.02 + 8 * size / 2e8, size).crossing(MESSAGE)
+    seen = TrainTimes(0.02 + 8 * PROBE_BYTES / 2e8, 0.02 + 8 * size / 2e8, size).crossing(MESSAGE, 1e9)
     assert path_of(seen, seen.probe_s, seen.message_s) == pytest.approx((0.02, 2e8))
+
+
+@pytest.mark.parametrize(("planned_bps", "read_bps"), [(1e9, 1e9), (1e8, 2e8)])
+def test_a_sender_that_is_slower_than_a_link_knows_only_what_its_rate_is_at_least(
+    planned_bps: float, read_bps: float
+) -> None:
+    size = 100 * PROBE_BYTES
+    came = TrainTimes(0.02, 0.02 + 8 * (size - PROBE_BYTES) / 2e8, size, 8 * size / 2e8)
+    seen = came.crossing(MESSAGE, planned_bps)
+    assert path_of(seen, seen.probe_s, seen.message_s)[1] == pytest.approx(read_bps)
 
 
 def test_what_came_of_a_train_tells_of_all_of_it() -> None:
     whole = {number: 0.01 + 1e-5 * number for number in range(100)}
     some = {number: seconds for number, seconds in whole.items() if 3 < number < 90 and number % 3}
-    assert arrivals(whole, 100) == pytest.approx((0.01, 0.01 + 99e-5))
-    assert arrivals(some, 100) == pytest.approx((0.01, 0.01 + 99e-5))
-    assert arrivals({number: whole[number] for number in range(49)}, 100) is None
+    assert arrivals(whole, 100, 1e-3) == pytest.approx((0.01, 0.01 + 99e-5, 1e-3))
+    assert arrivals(some, 100, 1e-3) == pytest.approx((0.01, 0.01 + 99e-5, 1e-3))
+    assert arrivals({number: whole[number] for number in range(49)}, 100, 1e-3) is None
 
 
 # --- when -----------------------------------------------------------------------------------------
