@@ -482,7 +482,7 @@ def compared(plan: Plan, expected: ReferenceOutcome, schedule: str) -> list[Chec
     return [
         numerics.loss_check([row.loss for row in rows], expected),
         numerics.gradient_check(rows, expected),
-        *parameter_checks(told, expected, last_compared(len(rows))),
+        *parameter_checks(told, expected, [last_compared(len(rows))]),
     ]
 
 

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from testbed.goodput.elastic_training import ranges_as_played, training_as_played
 from testbed.plan.events import at_work
 from testbed.planning.left_out import left_out_of
-from testbed.planning.prediction import parts_of, predict_training, ranges_of_case
+from testbed.planning.prediction import parts_of
 from testbed.results.run_files import RunFiles
 from testbed.trace.predictions import predicted_times_s
 
@@ -89,8 +90,8 @@ def predictions(directory: Path) -> dict[tuple[str, str | None], Prediction]:
     files, found = RunFiles(directory), {}
     plan = files.plan
     for case in plan.cases:
-        parts = parts_of(plan, case, predict_training(plan, case).trace)
-        for number, part, between in zip(at_work(plan, case), parts, ranges_of_case(plan, case), strict=True):
+        parts = parts_of(plan, case, training_as_played(plan, case).trace)
+        for number, part, between in zip(at_work(plan, case), parts, ranges_as_played(plan, case), strict=True):
             times_s = predicted_times_s(
                 part, [row.iteration for row in files.rows(case.label, number) if not row.warmup]
             )

@@ -14,11 +14,12 @@ from testbed.baseline.regression import CheckResult, Figures
 from testbed.baseline.settings import is_of_files, made_anew
 from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput, Interrupted, RunFailed
+from testbed.goodput.elastic_training import training_as_played
 from testbed.judge.comparison import jobs_of
 from testbed.plan.events import at_work
 from testbed.plan.plan import Plan
 from testbed.planning.free_training import own_phase_of
-from testbed.planning.prediction import parts_of, predict_training
+from testbed.planning.prediction import parts_of
 from testbed.planning.resolve import require_trainable
 from testbed.planning.schedules import candidates, choices_in_cases, with_schedules
 from testbed.progress import Reporter
@@ -151,7 +152,7 @@ def _figures(plan: Plan) -> list[Figures]:
     """What the model says of every case, job by job at work."""
     figures = []
     for case in plan.cases:
-        parts = parts_of(plan, case, predict_training(plan, case).trace)
+        parts = parts_of(plan, case, training_as_played(plan, case).trace)
         for number, part in zip(at_work(plan, case), parts, strict=True):
             name = plan.jobs[number].name if len(plan.jobs) > 1 else ""
             rounds = own_phase_of(plan, case, number).measured

@@ -22,6 +22,7 @@ def goodput_tables(entries: Sequence[Mapping[str, Any]], width: int) -> list[Tab
         *(
             Column(name, [show_time(entry["measured"][f"{field}_s"]) for entry in entries])
             for name, field in _PARTS.items()
+            if all(f"{field}_s" in entry["measured"] for entry in entries)
         ),
         Column("goodput", [f"{entry['measured']['goodput']:.2%}" for entry in entries]),
         Column("predicted", [f"{entry['predicted']['goodput']:.2%}" for entry in entries]),
@@ -29,7 +30,11 @@ def goodput_tables(entries: Sequence[Mapping[str, Any]], width: int) -> list[Tab
     return fitted(key, [Section("what the time went into", columns)], width)
 
 
-_PARTS = {"kept": "kept", "lost": "lost", "saving": "saving", "restarting": "restarting"}
+_PARTS = {"kept": "kept", "away": "away", "lost": "lost", "saving": "saving", "restarting": "restarting"}
+
+
+_HOW = {"save": "saved", "restore": "sent again", "join": "sent to replicas that are back"}
+"""What exchanges of states are for, in words."""
 
 
 def goodput_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -42,7 +47,10 @@ def goodput_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{entry['label']}: goodput {measured['goodput']:.2%} of {show_time(measured['total_s'])} with {failures}, "
             f"predicted {predicted['goodput']:.2%}"
         )
-        found += [_states_line(entry["label"], what, entry.get("states", ())) for what in ("save", "restore")]
+        if "samples" in measured:
+            rates = f"{measured['samples_per_s']:.4g} samples/s, predicted {predicted['samples_per_s']:.4g}"
+            found.append(f"{entry['label']}: {measured['samples']} samples with the replicas that were there, {rates}")
+        found += [_states_line(entry["label"], what, entry.get("states", ())) for what in _HOW]
     return [line for line in found if line]
 
 
@@ -52,5 +60,6 @@ def _states_line(label: str, what: str, rows: Sequence[Mapping[str, Any]]) -> st
     if fullest is None:
         return ""
     sizes = show_sizes([fullest["wire_bytes"], fullest["planned_bytes"]])
-    how = f"saved {fullest['times']} x" if what == "save" else f"sent again {fullest['times']} x"
-    return f"{label}: states {how}, {sizes[0]} over {fullest['direction']}, planned {sizes[1]}"
+    return (
+        f"{label}: states {_HOW[what]} {fullest['times']} x, {sizes[0]} over {fullest['direction']}, planned {sizes[1]}"
+    )

@@ -20,7 +20,7 @@ GROUPS = {
         "noise over repetitions cell list claim predict-only allow-faster beside-mininet engine size",
         "Routes": "policy elephants-from detour enforce case",
         "Events during training": "background event lose arrive depart swap adapt vary rounds",
-        "Workers that fail": "checkpoint failure chaos",
+        "Workers that fail": "checkpoint elastic failure chaos",
         "Where it runs": "interface clock seed vm shaper host-priority wall-limit jobs ray source",
         "What is shown": "top details memory messages checks recheck order last json format quiet",
         "What is written": (

@@ -295,6 +295,17 @@ Checkpoint = Annotated[
         "iteration's on disk as well, which takes so much more) and state=2 MB (of a rank, padding included).",
     ),
 ]
+ElasticOption = Annotated[
+    str | None,
+    typer.Option(
+        "--elastic",
+        metavar="OPTIONS",
+        help="In place of --checkpoint, of a job with replicas (data_parallel.sharding: none): when one is lost the "
+        "others go on, with a batch smaller by its samples, and only the iteration under way is trained again. "
+        "restart=2 s (to begin it again); repair=60 s (so long after its failure a replica can be back; it gets its "
+        "state from another one over the links): never without.",
+    ),
+]
 Failures = Annotated[
     list[str] | None,
     typer.Option(
@@ -312,7 +323,7 @@ ChaosOption = Annotated[
         "--chaos",
         metavar="OPTIONS",
         help="The same by chance: mtbf=60 s,seed=3 (mean time between failures of the whole job), of=ranks, "
-        "of=nodes or of=datacenters.",
+        "of=nodes or of=datacenters, or of=cuts,for=2 s: datacenters that are cut off.",
     ),
 ]
 

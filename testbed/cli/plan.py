@@ -59,6 +59,7 @@ class PlanOptions(NamedTuple):
     chaos: str | None = None
     background: Path | None = None
     vary: Sequence[str] | None = None
+    elastic: str | None = None
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
@@ -87,6 +88,7 @@ def plan(
     vary: options.Vary = None,
     rounds: options.Rounds = None,
     checkpoint: options.Checkpoint = None,
+    elastic: options.ElasticOption = None,
     failure: options.Failures = None,
     chaos: options.ChaosOption = None,
     alone: options.Alone = False,
@@ -109,7 +111,7 @@ def plan(
     from testbed.planning import resolve
 
     comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust, rounds, checkpoint, failure, chaos, background
-    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes, vary)
+    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes, vary, elastic)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
@@ -277,10 +279,10 @@ def scheduled_and_routed(
         plan = with_adaptation(plan, asked.adapt, may=may_change(asked.vary or ()))
     elif asked.vary:
         raise BadInput.of("--vary", "option", asked.vary[0], "--adapt beside it: who changes that")
-    if asked.checkpoint or asked.failure or asked.chaos:
+    if asked.checkpoint or asked.elastic or asked.failure or asked.chaos:
         from testbed.goodput.recovering_plan import with_recovery
 
-        plan = with_recovery(plan, asked.checkpoint, asked.failure or (), asked.chaos)
+        plan = with_recovery(plan, asked.checkpoint, asked.failure or (), asked.chaos, asked.elastic)
     return _with_iterations(plan), remarks
 
 
@@ -290,6 +292,7 @@ def _refuse_beside_free(plan: Plan, asked: PlanOptions) -> None:
 
     beside: dict[str, object] = {"events": events_of(plan, asked), "--adapt": asked.adapt, "--alone": asked.alone}
     beside |= {"--checkpoint": asked.checkpoint, "--failure": asked.failure, "--chaos": asked.chaos}
+    beside |= {"--elastic": asked.elastic}
     require_free(plan, [name for name, given in beside.items() if given])
 
 

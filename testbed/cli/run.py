@@ -82,6 +82,7 @@ def run(
     vary: options.Vary = None,
     rounds: options.Rounds = None,
     checkpoint: options.Checkpoint = None,
+    elastic: options.ElasticOption = None,
     failure: options.Failures = None,
     chaos: options.ChaosOption = None,
     alone: options.Alone = False,
@@ -102,7 +103,7 @@ def run(
     With one argument, repeat a plan: plan.json, or results. Several workloads are jobs that train at the same time.
     """
     more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos, background, vary
-    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more)
+    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more, elastic)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations, trust=trust)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
     guest = vm or plan.clock.name == "virtual"
@@ -113,9 +114,8 @@ def run(
     shown = require_showable(show or (), directory)
     plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
     plan, remarks = _lightened(plan, remarks, light=light)
-    output = picture, as_json, quiet
-    request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, *output, shown)
-    raise typer.Exit(execute(plan, request, remarks))
+    where = directory, overwrite, shaper, priority, strict, control, vm, limit_s
+    raise typer.Exit(execute(plan, Request(*where, picture, as_json, quiet, shown), remarks))
 
 
 def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> Plan:
@@ -190,6 +190,10 @@ def execute(plan: Plan, request: Request, remarks: Sequence[str] = ()) -> int:
 
 def _require_foretold(plan: Plan) -> None:
     """Raises BadInput, before anything starts, where only the prediction can tell that a plan cannot be played."""
+    if plan.recovery is not None:
+        from testbed.goodput.recovering_plan import require_replicas_left
+
+        require_replicas_left(plan, "plan", "recovery.failures")
     if not plan.events or not (plan.background or plan.changes_for == "comers"):
         return
     from testbed.planning.prediction import predict_training

@@ -2,6 +2,7 @@
 
 --checkpoint "every=5,save=200 ms,restart=2 s"     iterations between two checkpoints, and what they take
 --checkpoint "every=5,to=neighbour,disk=20"        the same over the links into a neighbour's memory; some on disk, too
+--elastic "restart=2 s,repair=60 s"                go on with the replicas that are left, in place of --checkpoint
 --chaos "mtbf=60 s,seed=3,of=nodes"                failures by chance
 --failure "rank 2 at 3.2 s"                        one failure; also of a node, or of a datacenter
 --failure "datacenter oslo cut off at 3.2 s for 2 s"    its links carry nothing
@@ -16,6 +17,8 @@ from itertools import islice
 from typing import NamedTuple, get_args
 
 from testbed.errors import BadInput
+from testbed.goodput.elastic_spans import ends_early
+from testbed.goodput.elastic_training import elastic_spans
 from testbed.goodput.spans import Span, foretold
 from testbed.goodput.state_times import keeping_of
 from testbed.plan import routes
@@ -27,6 +30,7 @@ from testbed.plan.recovery import (
     MOST_NOTICE_S,
     MOST_SLOT_S,
     Checkpoints,
+    Elastic,
     Failure,
     MemoryCheckpoints,
     Of,
@@ -38,7 +42,7 @@ from testbed.planning.recoverable import require_recoverable
 from testbed.trace.predictions import predicted_times_s
 from testbed.units import SIZE, TIME, parse
 
-CHECKPOINT, CHAOS, FAILURE = "--checkpoint", "--chaos", "--failure"
+CHECKPOINT, ELASTIC, CHAOS, FAILURE = "--checkpoint", "--elastic", "--chaos", "--failure"
 _MOST_DIGITS = 9
 _EVERY = {"every": "10", "save": "0", "restart": "2 s", "notice": "1 s", "to": "disk"}
 _OF_MEMORY = ("disk", "disk-save", "state")
@@ -51,6 +55,8 @@ class Chaos(NamedTuple):
     """Mean time between failures of the whole job."""
     seed: int
     of: Of = "ranks"
+    cut_s: float | None = None
+    """For so long each datacenter is cut off; None where they are none of cuts."""
 
 
 def read_checkpoints(text: str) -> Checkpoints:
@@ -83,9 +89,18 @@ def _read_memory(given: dict[str, str], every: int) -> MemoryCheckpoints:
     return MemoryCheckpoints(disk, disk_save_s, state)
 
 
+def read_elastic(text: str) -> Elastic:
+    """What --elastic says. Raises BadInput."""
+    given = {"restart": "2 s"} | _options(ELASTIC, text, ("restart", "repair"))
+    repair_s = None
+    if "repair" in given:
+        repair_s = _time(ELASTIC, "repair", given["repair"], 1e-6, LATEST_FAILURE_S)
+    return Elastic(_time(ELASTIC, "restart", given["restart"], 0.0, MOST_SLOT_S), repair_s)
+
+
 def read_chaos(text: str) -> Chaos:
     """What --chaos says. Raises BadInput."""
-    given = _options(CHAOS, text, ("mtbf", "seed", "of"))
+    given = _options(CHAOS, text, ("mtbf", "seed", "of", "for"))
     if "mtbf" not in given:
         raise BadInput.of(CHAOS, "mtbf", text, "mtbf=60 s, the mean time between failures; seed=3 behind a comma")
     mtbf_s = _time(CHAOS, "mtbf", given["mtbf"], 1e-3, LATEST_FAILURE_S)
@@ -93,7 +108,10 @@ def read_chaos(text: str) -> Chaos:
     of = next((kind for kind in kinds if kind == given.get("of", "ranks")), None)
     if of is None:
         raise BadInput.of(CHAOS, "of", given["of"], ", ".join(kinds))
-    return Chaos(mtbf_s, _number(CHAOS, "seed", given.get("seed", "1")), of)
+    cut_s = _time(CHAOS, "for", given.get("for", "2 s"), 1e-6, MOST_SLOT_S) if of == "cuts" else None
+    if cut_s is None and "for" in given:
+        raise BadInput.of(CHAOS, "for", given["for"], "of=cuts beside it: datacenters that are cut off for so long")
+    return Chaos(mtbf_s, _number(CHAOS, "seed", given.get("seed", "1")), of, cut_s)
 
 
 def read_failure(text: str) -> Failure:
@@ -148,44 +166,71 @@ def _time(option: str, name: str, text: str, least_s: float, most_s: float) -> f
     return seconds
 
 
-def with_recovery(plan: Plan, checkpoint: str | None, failures: Sequence[str], chaos: str | None) -> Plan:
+def with_recovery(
+    plan: Plan, checkpoint: str | None, failures: Sequence[str], chaos: str | None, elastic: str | None = None
+) -> Plan:
     """The plan with what is asked for; as it is where that is nothing.
 
     Of failures by chance it has those that come while any of its cases is trained. Raises BadInput, also for what
-    cannot be beside that.
+    cannot be beside that, and for failures that leave no replica to go on with.
     """
-    asked = next((text for text in (checkpoint, *failures, chaos) if text is not None), None)
+    asked = next((text for text in (checkpoint, elastic, *failures, chaos) if text is not None), None)
     if asked is None:
         return plan
-    option = CHECKPOINT if checkpoint is not None else FAILURE if failures else CHAOS
-    checkpoints = read_checkpoints("every=10" if checkpoint is None else checkpoint)
+    if checkpoint is not None and elastic is not None:
+        raise BadInput.of(ELASTIC, "option", elastic, f"no {CHECKPOINT} beside it: those that are left have the state")
+    known = (CHECKPOINT, checkpoint), (ELASTIC, elastic), (FAILURE, failures or None)
+    option = next((name for name, given in known if given is not None), CHAOS)
+    how = Recovery(None, (), read_elastic(elastic)) if elastic is not None else None
+    how = how or Recovery(read_checkpoints("every=10" if checkpoint is None else checkpoint), ())
     named = sorted(map(read_failure, failures), key=lambda failure: failure.at_s)
-    found = replace(plan, recovery=Recovery(checkpoints, tuple(named)))
+    found = replace(plan, recovery=replace(how, failures=tuple(named)))
     require_recoverable(found, option, "option")
     if chaos is None:
+        require_replicas_left(found, FAILURE, "option")
         return found
     drawn = read_chaos(chaos)
     job = plan.jobs[0]
-    failing = drawn_failures(drawn.mtbf_s, LATEST_FAILURE_S, job.mesh.size, drawn.seed, _places(job, drawn.of))
+    places = _places(job, drawn.of)
+    failing = drawn_failures(drawn.mtbf_s, LATEST_FAILURE_S, job.mesh.size, drawn.seed, places, drawn.cut_s)
     by_chance = islice(failing, MOST_FAILURES)
     every = sorted([*named, *by_chance], key=lambda failure: failure.at_s)
-    whole = replace(plan, recovery=Recovery(checkpoints, tuple(every[:MOST_FAILURES])))
+    whole = replace(plan, recovery=replace(how, failures=tuple(every[:MOST_FAILURES])))
+    require_recoverable(whole, CHAOS, "option")
+    require_replicas_left(whole, CHAOS, "option")
     ends_s = max(spans_of_case(whole, case)[-1].end_s for case in plan.cases)
     came = tuple(failure for failure in every if failure.at_s < ends_s)
     if len(came) >= MOST_FAILURES:
         raise BadInput.of(CHAOS, "option", chaos, f"fewer than {MOST_FAILURES} failures while a case is trained")
-    return replace(plan, recovery=Recovery(checkpoints, came))
+    return replace(plan, recovery=replace(how, failures=came))
+
+
+def require_replicas_left(plan: Plan, source: str, field: str) -> None:
+    """Raises BadInput, as of this field, where a training is elastic and failures take its last replica."""
+    elastic = plan.recovery is not None and plan.recovery.elastic is not None
+    for case in plan.cases if elastic else ():
+        iterations = len(trained(plan, [case], 0))
+        if (failure := ends_early(elastic_spans(plan, case), iterations)) is not None:
+            raise BadInput.of(source, field, _said(failure), "a replica that is left behind every failure")
+
+
+def _said(failure: Failure) -> str:
+    place = "" if failure.rank is None else f"rank {failure.rank}"
+    kind = "node" if "/" in failure.place else "datacenter"
+    return f"{place or f'{kind} {failure.place}'} at {failure.at_s:g} s, with which the last one is lost"
 
 
 def _places(job: Job, of: Of) -> list[str]:
     """What may fail of a job, where that are no ranks."""
     sites = list(dict.fromkeys(map(routes.datacenter_of, job.nodes)))
-    return {"ranks": [], "nodes": list(job.nodes), "datacenters": sites}[of]
+    return {"ranks": [], "nodes": list(job.nodes), "datacenters": sites, "cuts": sites}[of]
 
 
 def spans_of_case(plan: Plan, case: Case) -> list[Span]:
     """What the job of a plan whose workers fail does with its time, as the model has it."""
     assert plan.recovery is not None
+    if plan.recovery.elastic is not None:
+        return elastic_spans(plan, case)
     (predicted,) = parts_of(plan, case, predict_training(plan, case).trace)
     rounds = next(trained(plan, cases, 0) for cases in trainings(plan.cases) if case in cases)
     times_s = predicted_times_s(predicted, rounds)

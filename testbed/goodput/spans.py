@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from testbed.plan.recovery import Failure, Recovery
+from testbed.plan.recovery import Checkpoints, Failure, Recovery
 
 
 class Spending(Enum):
@@ -48,6 +48,10 @@ class Span(NamedTuple):
     """Of saving on disk, the slot of that."""
     lost: frozenset[int] = frozenset()
     """Of a restart, the ranks that have lost what they held in memory."""
+    replicas: tuple[int, ...] = ()
+    """Those that train, or that go on behind a restart; () where they are always all."""
+    joining: tuple[int, ...] = ()
+    """Of a restart, those of them that are back, and have no state yet."""
 
     @property
     def seconds(self) -> float:
@@ -59,11 +63,13 @@ class Shares(NamedTuple):
     """What a job's time went into, in seconds."""
 
     kept_s: float
-    """Iterations as the finished training has them."""
+    """Iterations as the finished training has them; where replicas were away, for the share that took part."""
     lost_s: float
     """Iterations that no checkpoint had, and those that a failure broke off."""
     saving_s: float
     restarting_s: float
+    away_s: float = 0.0
+    """The rest of iterations as the finished training has them, for the share of replicas that were away."""
 
     @property
     def total_s(self) -> float:
@@ -101,8 +107,9 @@ def foretold(
     the last iteration there is none. A failure while workers restart has the restart begin anew. A restart waits until
     nobody is cut off any more, and where somebody was until that was noticed.
     """
+    assert recovery.checkpoints is not None
     coming = [failure for failure in recovery.failures if keeping.ranks_of(failure)]
-    going = _Going(list(reversed(coming)))
+    going = Going(list(reversed(coming)))
     checkpoints, memory, iteration = recovery.checkpoints, recovery.checkpoints.memory, 0
     last = {KeptIn.DISK: 0}
     """What each checkpoint that is there begins with."""
@@ -112,7 +119,7 @@ def foretold(
             iteration += 1
             if iteration % checkpoints.every or iteration == iterations:
                 continue
-            save = _saving(iteration, recovery, keeping)
+            save = _saving(iteration, checkpoints, keeping)
             failure = going.spend(save)
             if failure is None:
                 last |= dict.fromkeys(save.held, iteration)
@@ -134,9 +141,9 @@ def foretold(
     return going.spans
 
 
-def _saving(iteration: int, recovery: Recovery, keeping: Keeping) -> Span:
+def _saving(iteration: int, checkpoints: Checkpoints, keeping: Keeping) -> Span:
     """The next checkpoint, ahead of an iteration, from 0 on."""
-    slot_s, memory = recovery.checkpoints.save_s, recovery.checkpoints.memory
+    slot_s, memory = checkpoints.save_s, checkpoints.memory
     if memory is None:
         return Span(Spending.SAVE, iteration, 0.0, slot_s, None, (KeptIn.DISK,), 0.0, slot_s)
     disk = memory.disk_every is not None and iteration % memory.disk_every == 0
@@ -145,7 +152,7 @@ def _saving(iteration: int, recovery: Recovery, keeping: Keeping) -> Span:
 
 
 @dataclass
-class _Going:
+class Going:
     """How far a training has come."""
 
     left: list[Failure]
@@ -167,11 +174,14 @@ class _Going:
         return failure
 
 
-def shares_of(spans: Sequence[Span]) -> Shares:
-    """What the time of a finished training went into."""
+def shares_of(spans: Sequence[Span], replicas: int = 1) -> Shares:
+    """What the time of a finished training went into; `replicas` are those of the whole job."""
     last = {span.iteration: place for place, span in enumerate(spans) if span.what is Spending.TRAIN}
     seconds = dict.fromkeys(Spending, 0.0)
     for span in spans:
         seconds[span.what] += span.seconds
-    kept_s = sum(spans[place].seconds for place in last.values())
-    return Shares(kept_s, seconds[Spending.TRAIN] - kept_s, seconds[Spending.SAVE], seconds[Spending.RESTART])
+    kept = [spans[place] for place in last.values()]
+    whole_s = sum(span.seconds for span in kept)
+    away_s = sum(span.seconds * (1 - len(span.replicas) / replicas) for span in kept if span.replicas)
+    lost_s = seconds[Spending.TRAIN] - whole_s
+    return Shares(whole_s - away_s, lost_s, seconds[Spending.SAVE], seconds[Spending.RESTART], away_s)

@@ -44,7 +44,7 @@ def keeping_of(plan: Plan, case: Case) -> Keeping:
     def ranks_of(failure: Failure) -> frozenset[int]:
         return failed_ranks(job, failure)
 
-    memory = plan.recovery.checkpoints.memory
+    memory = None if plan.recovery.checkpoints is None else plan.recovery.checkpoints.memory
     if memory is None:
         return ON_DISK._replace(ranks_of=ranks_of)
     sizes = state_bytes(job, case, memory)

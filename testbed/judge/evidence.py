@@ -93,6 +93,17 @@ class CaseEvidence(NamedTuple):
     """Whether jobs run freely: `predicted_s` and the range are of the mean iteration, and which message comes first in
     one iteration decides how the next ones meet."""
 
+    takes_part: Mapping[int, Sequence[int]] | None = None
+    """By rank that ever has a part, the iterations in which it has; None: all have in all."""
+    continued: Sequence[int] = ()
+    """The iterations that are the first of other replicas than before."""
+
+    @property
+    def compared(self) -> list[int]:
+        """The iterations, beside the first, whose weights are compared."""
+        last = last_compared(len(self.rows))
+        return [*(number for number in self.continued if number < last), last]
+
     @property
     def measured(self) -> list[IterationRow]:
         """The iterations that count."""
@@ -120,13 +131,13 @@ def judge(case: CaseEvidence) -> list[Check]:
     rows, host_s, in_lab = case.measured, case.on_this_host_s, case.network.clocks is None
     checks = [
         *_given(case),
-        *([execution_check(case.executed, case.planned)] if case.planned else []),
+        *([execution_check(case.executed, case.planned, case.takes_part)] if case.planned else []),
         *fidelity.run_checks(rows, case.comparable_s, paced=case.paced, spread=_spread(case)),
         fidelity.network_check(case.network),
         *_of_network(case),
         numerics.loss_check([row.loss for row in case.rows], case.reference),
         numerics.gradient_check(case.rows, case.reference),
-        *parameter_checks.parameter_checks(case.fingerprints, case.reference, last_compared(len(case.rows))),
+        *parameter_checks.parameter_checks(case.fingerprints, case.reference, case.compared),
     ]
     if case.real:
         checks += [numerics.count_check(len(rows)), fidelity.disturbance_check(rows, case.baseline)]

@@ -60,8 +60,11 @@ def planned_rows(mesh: Mesh, rows: Sequence[Row] | None) -> dict[int, Row]:
     return {rank: rows[mesh.coordinates(rank).pipeline_rank] for rank in mesh.ranks}
 
 
-def execution_check(executed: Sequence[ExecutedRow], planned: Mapping[int, Row]) -> Check:
-    """Whether every rank executed in every iteration what the plan has for the case."""
+def execution_check(
+    executed: Sequence[ExecutedRow], planned: Mapping[int, Row], takes_part: Mapping[int, Sequence[int]] | None = None
+) -> Check:
+    """Whether every rank executed in every iteration what the plan has for the case; `takes_part` says by rank in which
+    iterations, where not in all."""
     why = "a time is that of the schedule whose name it has, or says nothing"
     otherwise = [order for order in executed if order.row != planned.get(order.rank)]
     missing = sorted(planned.keys() - {order.rank for order in executed})
@@ -69,9 +72,23 @@ def execution_check(executed: Sequence[ExecutedRow], planned: Mapping[int, Row])
     if otherwise:
         ranks, named = len({order.rank for order in otherwise}), _named(otherwise, planned)
         reasons.append(f"{ranks} of {len(planned)} ranks executed another schedule than the plan's: {named}")
+    if takes_part is not None:
+        reasons += _otherwise_absent(executed, takes_part)
     right = len(planned.keys() - {order.rank for order in otherwise} - set(missing))
     found = f"{right} of {len(planned)} ranks"
     return Check("actions executed as planned", found, "all", why, tuple(reasons))
+
+
+def _otherwise_absent(executed: Sequence[ExecutedRow], takes_part: Mapping[int, Sequence[int]]) -> list[str]:
+    did = {rank: set[int]() for rank in takes_part}
+    for order in executed:
+        did.setdefault(order.rank, set()).update(order.iterations)
+    wrong = {rank: sorted(mine.symmetric_difference(takes_part.get(rank, ()))) for rank, mine in did.items()}
+    rank, numbers = next(((rank, numbers) for rank, numbers in sorted(wrong.items()) if numbers), (-1, []))
+    if not numbers:
+        return []
+    how = "had no part" if numbers[0] not in did[rank] else "had a part"
+    return [f"rank {rank} {how} in iteration {numbers[0]}, other than its replica was foretold to"]
 
 
 def _named(otherwise: Sequence[ExecutedRow], planned: Mapping[int, Row]) -> str:

@@ -63,24 +63,31 @@ class IterationRow(NamedTuple):
     """When it began, in seconds since the common start of all jobs, where jobs run freely; nan where all begin it."""
 
 
-def trace(records: Sequence[IterationRecord]) -> Trace:
-    """The measured trace of one iteration, from the records of all its ranks."""
+def trace(records: Sequence[IterationRecord], n_ranks: int | None = None) -> Trace:
+    """The measured trace of one iteration, from the records of all its ranks; of a job that has `n_ranks`, where some
+    had no part in it."""
     actions = np.concatenate([record.actions for record in records])
     messages = np.concatenate([record.received for record in records])
     sent = {message: when for record in records for message, when in record.sent.items()}
     for row in messages:
         row["sent_s"] = sent[MessageName(*(int(row[name]) for name in MessageName._fields))]
-    return Trace(actions, messages, len(records))
+    return Trace(actions, messages, len(records) if n_ranks is None else n_ranks)
 
 
 def iteration_row(
-    records: Sequence[IterationRecord], warmup: int, machine: MachineCounts, begin_s: float = math.nan
+    records: Sequence[IterationRecord],
+    warmup: int,
+    machine: MachineCounts,
+    begin_s: float = math.nan,
+    n_ranks: int | None = None,
 ) -> IterationRow:
     """The summary of one iteration; the first `warmup` iterations are marked as such.
 
-    `machine` is what it counted from the end of the iteration before to the end of this one.
+    `machine` is what it counted from the end of the iteration before to the end of this one. `n_ranks` as in `trace`:
+    those without a part hold nothing.
     """
-    measured = trace(records)
+    measured = trace(records, n_ranks)
+    held = {record.rank: record.peak_in_flight for record in records}
     (summary,) = summaries(measured)
     overruns = np.concatenate([np.array(record.overruns_s) for record in records])
     late = overruns[overruns > OVERRUN_LEAST_S]
@@ -92,7 +99,7 @@ def iteration_row(
         bubble_ratio=summary.bubble_ratio,
         loss=sum(losses),
         peak_in_flight=summary.peaks,
-        held=tuple(record.peak_in_flight for record in records),
+        held=tuple(held.get(rank, 0.0) for rank in range(measured.n_ranks)),
         overruns=len(late),
         worst_overrun_s=float(late.max()) if len(late) else 0.0,
         actions=len(measured.actions),

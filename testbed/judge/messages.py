@@ -230,11 +230,10 @@ def by_flow(times: MessageTimes, first_rank: int = 0) -> list[FlowMessages]:
     return found
 
 
-def by_iteration(times: MessageTimes) -> list[Floats]:
+def by_iteration(times: MessageTimes, iterations: Sequence[int]) -> list[Floats]:
     """Per flow, in the order of `by_flow`: the quartiles of its messages' extra time (3, iterations); nan where none
-    is known."""
+    is known, or none was sent."""
     rows = times.rows
-    iterations = np.unique(rows["iteration"])
     found = []
     for _, mine in _flows(rows):
         known = mine & ~np.isnan(times.extra_s)

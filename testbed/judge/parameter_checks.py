@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,9 +47,9 @@ class Difference(NamedTuple):
 
 
 def differences(
-    found: Sequence[Fingerprint], reference: ReferenceOutcome, last: int, *, weights: bool
+    found: Sequence[Fingerprint], reference: ReferenceOutcome, compared: Collection[int], *, weights: bool
 ) -> list[Difference]:
-    """Of all gradients in the first iteration, or of the `weights` in the first and in the `last` compared one.
+    """Of all gradients in the first iteration, or of the `weights` in the first and in the other `compared` ones.
 
     Something that the reference has and no rank told of is infinitely far off.
     """
@@ -57,7 +57,7 @@ def differences(
     groups = grouped(
         (each[:2], each)
         for each in reference.parameters or ()
-        if each.iteration in (0, last) and (each.what != GRADIENT) is weights
+        if each.iteration in (0, *compared) and (each.what != GRADIENT) is weights
     )
     return [
         _difference(copy, expected, _limit(expected, group))
@@ -98,13 +98,15 @@ def _called(copy: Fingerprint) -> str:
     return f"{copy.what} of {copy.parameter} in iteration {copy.iteration}{where}"
 
 
-def parameter_checks(found: Sequence[Fingerprint], reference: ReferenceOutcome, last: int) -> list[Check]:
+def parameter_checks(
+    found: Sequence[Fingerprint], reference: ReferenceOutcome, compared: Collection[int]
+) -> list[Check]:
     """Whether each gradient of the first iteration, and each weight, is the reference's; none where it is not known."""
     if reference.parameters is None:
         return []
     return [
-        _check("first gradients, one by one", differences(found, reference, last, weights=False), FIRST_GRADIENTS),
-        _check("weights, one by one", differences(found, reference, last, weights=True), WEIGHTS),
+        _check("first gradients, one by one", differences(found, reference, compared, weights=False), FIRST_GRADIENTS),
+        _check("weights, one by one", differences(found, reference, compared, weights=True), WEIGHTS),
     ]
 
 

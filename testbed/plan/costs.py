@@ -22,7 +22,7 @@ from testbed.plan.microbatches import cuts_of, job_in, memory_in
 from testbed.plan.network_state import link_costs
 from testbed.plan.plan import Case, Job, JobSchedule, Plan, Profile
 from testbed.plan.rank_routes import RankRoutes
-from testbed.plan.state_exchange import state_bytes
+from testbed.plan.state_exchange import state_bytes, whole_state_bytes
 from testbed.plan.tensor_exchanges import TensorExchange, of_actions
 from testbed.plugins import Unusable
 from testbed.schedule.registry import family_of
@@ -115,10 +115,15 @@ def largest_burst_bytes(plan: Plan) -> int:
     Each message out belongs to a microbatch in flight on the rank that sends it (F) or takes it (G).
     """
     sent = [_burst_bytes(job, chosen) for case in _cases(plan) for job, chosen in case]
-    if plan.recovery is not None and plan.recovery.checkpoints.memory is not None:
-        (job,), memory = plan.jobs, plan.recovery.checkpoints.memory
+    recovery = plan.recovery
+    if recovery is not None and recovery.checkpoints is not None and recovery.checkpoints.memory is not None:
+        (job,), memory = plan.jobs, recovery.checkpoints.memory
         # a rank whose memory is lost gets two states, and of two ranks both from the other one
         sent += [2 * size for case in plan.cases for size in state_bytes(job, case, memory)]
+    if recovery is not None and recovery.elastic is not None:
+        (job,) = plan.jobs
+        # one rank may be the only one left that has the state of all the others
+        sent += [job.mesh.dp * size for case in plan.cases for size in whole_state_bytes(job, case)]
     return max([1, *sent])
 
 

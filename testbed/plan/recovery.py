@@ -73,27 +73,42 @@ class Checkpoints:
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
-class Recovery:
-    """Of the only job of a plan."""
+class Elastic:
+    """A job goes on with the replicas that are left: every rank keeps its state of the last boundary between iterations
+    in its own memory, and the batch is that of the replicas that take part."""
 
-    checkpoints: Checkpoints
+    restart_s: float
+    """From a failure until the iteration that it broke off begins again, and from the boundary at which lost replicas
+    are back until they are sent states: to notice, to start workers, to connect, to load."""
+    repair_s: float | None = None
+    """So long after its failure a replica can be back; None: never."""
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class Recovery:
+    """Of the only job of a plan: from checkpoints with new workers in the place of those that failed, or elastic."""
+
+    checkpoints: Checkpoints | None
     failures: tuple[Failure, ...]
     """In order of time; those that come when the training is over do not count."""
+    elastic: Elastic | None = None
+    """None where there are checkpoints, and never beside them."""
 
 
-Of = Literal["ranks", "nodes", "datacenters"]
-"""What fails by chance."""
+Of = Literal["ranks", "nodes", "datacenters", "cuts"]
+"""What fails by chance; cuts: of datacenters, which are cut off for some time."""
 
 
 def drawn_failures(
-    mtbf_s: float, until_s: float, ranks: int, seed: int, places: Sequence[str] = ()
+    mtbf_s: float, until_s: float, ranks: int, seed: int, places: Sequence[str] = (), cut_s: float | None = None
 ) -> Iterator[Failure]:
     """Independent failures of a job until some moment, `mtbf_s` seconds apart on average (exponential), each of any
-    rank; of any of these places where there are some."""
+    rank; of any of these places where there are some, which are cut off for `cut_s` if that is given."""
     draw, at_s = random.Random(seed), 0.0
     while (at_s := at_s + draw.expovariate(1 / mtbf_s)) < until_s:
         if places:
-            yield Failure(None, at_s, places[draw.randrange(len(places))])
+            yield Failure(None, at_s, places[draw.randrange(len(places))], cut_s)
         else:
             yield Failure(draw.randrange(ranks), at_s)
 

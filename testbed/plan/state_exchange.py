@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from testbed.plan import routes
@@ -76,6 +77,13 @@ def needed_bytes(job: Job, case: Case) -> tuple[int, ...]:
     return tuple(element * (HEADER_ELEMENTS + sum(of_stage[stage] for stage in each)) for each in held)
 
 
+def whole_state_bytes(job: Job, case: Case) -> tuple[int, ...]:
+    """The same of a job whose replicas all have the whole state, however many there are."""
+    alone = replace(job, mesh=replace(job.mesh, dp=1))
+    each = needed_bytes(alone, case)
+    return each * job.mesh.dp
+
+
 def state_bytes(job: Job, case: Case, memory: MemoryCheckpoints) -> tuple[int, ...]:
     """Per rank, payload bytes of the message that its state is, padding included."""
     needed, element, asked = needed_bytes(job, case), job.workload.model.element_bytes, memory.state_bytes
@@ -120,6 +128,19 @@ def restoring(mesh: Mesh, sizes: Sequence[int], lost: Collection[int]) -> tuple[
             StateMessage(rank, to[rank], rank, sizes[rank]),
             StateMessage(kept, kept, rank, sizes[kept]),
         ]
+    return tuple(found)
+
+
+def joining(mesh: Mesh, sizes: Sequence[int], new: Collection[int]) -> tuple[StateMessage, ...]:
+    """What is sent where these replicas have no state yet, and every other one has the whole: by the next one that has
+    it, as neighbours do."""
+    there = [replica for replica in range(mesh.dp) if replica not in new]
+    found = []
+    for replica in sorted(new):
+        giver = next((other for other in there if other > replica), there[0])
+        for target, source in zip(mesh.ranks_of(replica), mesh.ranks_of(giver), strict=True):
+            ends = source - mesh.first_rank, target - mesh.first_rank
+            found.append(StateMessage(ends[1], *ends, sizes[ends[0]]))
     return tuple(found)
 
 

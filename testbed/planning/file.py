@@ -81,15 +81,19 @@ def to_json(plan: Plan) -> str:
 
 
 def _leave_out_unused(recovery: dict[str, Any]) -> None:
-    """What only checkpoints in memory, failures of places, and datacenters that are cut off have."""
-    if recovery["checkpoints"]["memory"] is None:
-        del recovery["checkpoints"]["memory"]
+    """What only checkpoints in memory, failures of places, and datacenters that are cut off have; and one of the two
+    ways to recover."""
+    checkpoints = recovery["checkpoints"]
+    if checkpoints is not None and checkpoints["memory"] is None:
+        del checkpoints["memory"]
+    if recovery["elastic"] is None:
+        del recovery["elastic"]
     for failure in recovery["failures"]:
         for name in ("place", "cut_s"):
             if failure[name] in ("", None):
                 del failure[name]
-    if all("cut_s" not in failure for failure in recovery["failures"]):
-        del recovery["checkpoints"]["notice_s"]
+    if checkpoints is not None and all("cut_s" not in failure for failure in recovery["failures"]):
+        del checkpoints["notice_s"]
 
 
 def from_json(text: str | bytes, source: str) -> Plan:

@@ -11,6 +11,8 @@ from testbed.plan.recovery import (
     MOST_NOTICE_S,
     MOST_SLOT_S,
     MOST_STATE_BYTES,
+    Checkpoints,
+    Elastic,
     Failure,
     MemoryCheckpoints,
 )
@@ -22,6 +24,9 @@ def require_recoverable(plan: Plan, source: str, field: str) -> None:
     if plan.recovery is None:
         return
     checkpoints, failures = plan.recovery.checkpoints, plan.recovery.failures
+    elastic = plan.recovery.elastic
+    one = (checkpoints is None) != (elastic is None)
+    require(one, source, field, "elastic beside checkpoints" if elastic else "neither", "checkpoints, or elastic")
     require(len(plan.jobs) == 1, source, field, f"{len(plan.jobs)} jobs", "one job: failures are of its workers")
     job = plan.jobs[0]
     require(
@@ -31,18 +36,48 @@ def require_recoverable(plan: Plan, source: str, field: str) -> None:
     require(beside is None, source, field, beside, "no events and no controller beside failures")
     # a worker's listener cannot have the one port that connections of the one before it keep for a minute
     require(plan.enforcement != "ports", source, field, "--enforce ports", "other enforcement beside failures")
+    if checkpoints is not None:
+        _require_checkpoints(plan, checkpoints, source, field)
+    if elastic is not None:
+        _require_elastic(plan, elastic, source, field)
+    require(len(failures) <= MOST_FAILURES, source, field, len(failures), f"at most {MOST_FAILURES} failures")
+    times_s = [failure.at_s for failure in failures]
+    require(times_s == sorted(times_s), source, field, times_s, "failures in order of time")
+    for failure in failures:
+        _require_failure(plan, failure, source, field)
+
+
+def _require_checkpoints(plan: Plan, checkpoints: Checkpoints, source: str, field: str) -> None:
     require(checkpoints.every >= 1, source, field, checkpoints.every, "a checkpoint every iteration, or fewer")
     longest = f"0 to {MOST_NOTICE_S:g} s until somebody who is cut off is noticed"
     require(0 <= checkpoints.notice_s <= MOST_NOTICE_S, source, field, checkpoints.notice_s, longest)
     for seconds in (checkpoints.save_s, checkpoints.restart_s):
         require(0 <= seconds <= MOST_SLOT_S, source, field, seconds, f"0 to {MOST_SLOT_S:g} s")
-    require(len(failures) <= MOST_FAILURES, source, field, len(failures), f"at most {MOST_FAILURES} failures")
-    times_s = [failure.at_s for failure in failures]
-    require(times_s == sorted(times_s), source, field, times_s, "failures in order of time")
     if checkpoints.memory is not None:
         _require_memory(plan, checkpoints.memory, checkpoints.every, source, field)
-    for failure in failures:
-        _require_failure(plan, failure, source, field)
+
+
+def _require_elastic(plan: Plan, elastic: Elastic, source: str, field: str) -> None:
+    assert plan.recovery is not None
+    (job,), count = plan.jobs, len(plan.cases)
+    workload, exchange = job.workload, job.workload.data_parallel
+    require(job.mesh.dp > 1, source, field, "one replica", "parallelism.data of 2 or more: the others go on")
+    expected = "data_parallel.sharding: none, as with ZeRO-1 a replica takes its part of the optimizer's states with it"
+    require(exchange.sharding == "none", source, field, exchange.sharding, expected)
+    expected = (
+        "another data_parallel.algorithm: gloo's own is not in the model, so that fewer replicas look like a fault"
+    )
+    require(not exchange.collective.by_gloo, source, field, exchange.algorithm, expected)
+    drawn = workload.pacing is not None and bool(workload.pacing.spreads)
+    require(not drawn, source, field, "slots that are drawn", "slots in numbers: draws are a replica's by its number")
+    expected = "one case, of one schedule and policy: in another one other batches are trained until the same failure"
+    require(count <= 1, source, field, f"{count} cases", expected)
+    require(0 <= elastic.restart_s <= MOST_SLOT_S, source, field, elastic.restart_s, f"0 to {MOST_SLOT_S:g} s")
+    repair_s = elastic.repair_s
+    within = repair_s is None or 0 < repair_s <= LATEST_FAILURE_S
+    require(within, source, field, repair_s, f"more than 0 s until a replica is back, {LATEST_FAILURE_S:g} s at most")
+    cut = next((failure.place for failure in plan.recovery.failures if failure.cut_s is not None), None)
+    require(cut is None, source, field, cut, "ranks, nodes and datacenters that are lost, none that is cut off")
 
 
 def _require_memory(plan: Plan, memory: MemoryCheckpoints, every: int, source: str, field: str) -> None:

@@ -350,7 +350,7 @@ def with_combinations(plan: Plan, combined: Sequence[Combination], made: Sequenc
     flows = tuple(
         flow
         for number, job in enumerate(plan.jobs)
-        for flow in _flows(job, [schedules[number].stage_to_rank for schedules in chosen])
+        for flow in flows_of(job, [schedules[number].stage_to_rank for schedules in chosen])
     )
     nodes, default_route = routes.nodes_of_ranks(plan), planned(plan.network).default_route
     taken = tuple(default_route(nodes[flow.source], nodes[flow.target]) for flow in flows)
@@ -366,7 +366,7 @@ def job_schedule(job: Job, choice: ScheduleChoice, made: Generated | None) -> Jo
     return JobSchedule(choice, costs.stages_of(job, choice), rows, proof, remarks)
 
 
-def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
+def flows_of(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
     """What the ranks of a job exchange under any of these placements; neighbours always (a profile's messages)."""
     found: dict[Flow, None] = {}
     mesh = job.mesh

@@ -4,16 +4,19 @@ whoever asks later. Nobody has to believe what comparison.json says of `trusted`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from testbed.goodput.elastic_spans import continued
+from testbed.goodput.elastic_training import iterations_of_ranks
 from testbed.judge.evidence import CaseEvidence, Profiling, judge
 from testbed.judge.execution import executed_rows, planned_rows
 from testbed.judge.fidelity import Check
 from testbed.judge.messages import by_flow, by_iteration
+from testbed.pipeline.ir import Row
 from testbed.plan.events import at_work
 from testbed.results.load import load_run
 from testbed.results.run_files import RunFiles
@@ -48,7 +51,8 @@ def evidence_of(files: RunFiles, label: str) -> dict[int, CaseEvidence]:
     predicted, measured = (files.parts(label, source) for source in ("predicted", "measured"))
     manifest, network = files.manifest, files.network(label)
     traffic = files.traffic(label) if network.clocks is None else []
-    found = {}
+    found, elastic = {}, files.elastic(label)
+    takes_part = None if elastic is None else iterations_of_ranks(files.plan.jobs[0], elastic.sets)
     for number in working:
         job, written, rows = files.plan.jobs[number], known[number], files.rows(label, number)
         paced, reference = job.workload.pacing is not None, files.reference(label, number)
@@ -68,7 +72,9 @@ def evidence_of(files: RunFiles, label: str) -> dict[int, CaseEvidence]:
             reference=reference,
             fingerprints=() if reference.parameters is None else files.fingerprints(label, number),
             executed=executed_rows(measured[number], job.mesh.first_rank),
-            planned=planned_rows(job.mesh, files.case(label).jobs[number].rows),
+            planned=_planned(files, label, number, takes_part),
+            takes_part=takes_part,
+            continued=() if elastic is None else continued(elastic.spans),
             predicted_s=float((np.mean if files.plan.rounds == "free" else np.median)(own_predicted_s)),
             free=files.plan.rounds == "free",
             own_predicted_s=own_predicted_s,
@@ -78,10 +84,19 @@ def evidence_of(files: RunFiles, label: str) -> dict[int, CaseEvidence]:
             baseline_extra_s=written["baseline_extra_s"],
             baseline_differs_s=written["baseline_differs_s"],
             super_packets_s=written["super_packets_s"],
-            quartiles_s=by_iteration(times[number]),
+            quartiles_s=by_iteration(times[number], [row.iteration for row in rows if not row.warmup]),
             routes=written["routes"],
             range_s=written["range_s"],
             in_run_s=written["in_run_s"],
             modelled=written["modelled"],
         )
     return found
+
+
+def _planned(
+    files: RunFiles, label: str, number: int, takes_part: Mapping[int, Sequence[int]] | None
+) -> dict[int, Row]:
+    """By rank that has a part in any iteration, what it should execute."""
+    job = files.plan.jobs[number]
+    rows = planned_rows(job.mesh, files.case(label).jobs[number].rows)
+    return rows if takes_part is None else {rank: row for rank, row in rows.items() if rank in takes_part}

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from testbed.errors import BadInput
+from testbed.goodput.elastic_training import ElasticTraining, elastic_training
 from testbed.judge.fidelity import ClockEvidence, DirectionCounters, NetworkEvidence
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.messages import Likeness, MessageTimes, message_times
@@ -24,6 +25,7 @@ from testbed.planning.prediction import parts_of, predict_training
 from testbed.results.contents import case_of, comparison_of, has_table, json_of
 from testbed.results.destination import COMPARISON
 from testbed.results.earlier_runs import baseline_table, upgraded_evidence
+from testbed.results.elastic_messages import elastic_message_times
 from testbed.results.load import load_traces
 from testbed.trace.tables import Trace
 from testbed.train.assignment import Expected, Fingerprint, ReferenceOutcome
@@ -39,6 +41,7 @@ class RunFiles:
         """With `labels`, traces are asked for of these cases alone."""
         self.directory, self.labels = directory, labels
         self._times: dict[tuple[str, bool], dict[int, MessageTimes]] = {}
+        self._elastic: dict[str, ElasticTraining] = {}
 
     @cached_property
     def plan(self) -> Plan:
@@ -127,6 +130,11 @@ class RunFiles:
         """
         if (label, order_sensitive) not in self._times:
             plan, case = self.plan, self.case(label)
+            if (elastic := self.elastic(label)) is not None:
+                counted = self._counted_of(label)
+                times = elastic_message_times(plan, elastic, *counted, order_sensitive=order_sensitive)
+                self._times[label, order_sensitive] = {0: times}
+                return self._times[label, order_sensitive]
             predicted, measured = (self.parts(label, source) for source in ("predicted", "measured"))
             training, rows = predict_training(plan, case), {job: self.rows(label, job) for job in measured}
             loads = training.loads[min(training.loads)]  # a case that goes on from another has none of the first round
@@ -150,6 +158,19 @@ class RunFiles:
                 for number, load, due in zip(measured, loads, due_s, strict=True)
             }
         return self._times[label, order_sensitive]
+
+    def elastic(self, label: str) -> ElasticTraining | None:
+        """What was foretold of a case whose job goes on with fewer replicas; None of others."""
+        if self.plan.recovery is None or self.plan.recovery.elastic is None:
+            return None
+        if label not in self._elastic:
+            self._elastic[label] = elastic_training(self.plan, self.case(label))
+        return self._elastic[label]
+
+    def _counted_of(self, label: str) -> tuple[Trace, Trace]:
+        """The only job's measured iterations that count, and the predicted ones."""
+        (predicted,), (measured,) = (self.parts(label, source).values() for source in ("predicted", "measured"))
+        return measured.without([row.iteration for row in self.rows(label, 0) if row.warmup]), predicted
 
     def reference(self, label: str, job: int) -> ReferenceOutcome:
         """What one process got that trained the same as a job in a case."""

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.errors import RunFailed
+from testbed.goodput.elastic_spans import sets_of_rounds
+from testbed.goodput.elastic_training import elastic_training, range_of
 from testbed.goodput.spans import foretold
 from testbed.goodput.state_times import keeping_of
 from testbed.lab import host_settings
@@ -28,12 +30,14 @@ from testbed.routing.rerouting import with_shift, with_swap
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
+from testbed.session.elastic_case import elastic_rounds, elastic_traffic
+from testbed.session.elastic_rounds import ElasticRounds
 from testbed.session.event_player import EventPlayer
 from testbed.session.free_loop import FreeIterations
 from testbed.session.loop import Resumed, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.neighbour_memory import NeighbourMemory
-from testbed.session.network_accounts import Beside
+from testbed.session.network_accounts import Beside, CountedNetwork
 from testbed.session.recovering_rounds import Failing, RecoveringJob, RecoveringRounds
 from testbed.session.rounds import Round, WitnessedIterations, WitnessedRounds, task_of, timed_schedule
 from testbed.session.running import GoesOn, Running
@@ -134,12 +138,17 @@ class _UnderWay:
         running, plan, case, costs = self.running, self.plan, self.cases[which], self.costs
         phase, made = phases(plan, self.cases)[which], self.made[which]
         loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
-        training = training_of(plan, case, loads)
+        training, elastic = training_of(plan, case, loads), None
+        if plan.recovery is not None and plan.recovery.elastic is not None:
+            elastic = elastic_training(plan, case)
+            training = elastic.prediction
         compared, predicted = training.compared(phase.measured), training.trace
         usual = training.usual(compared)
         if not shortened:
             running.results.add_trace(case.label, "predicted", predicted)
         known, loads = None if shortened else running.ranges.get(case.label), list(training.loads_of(usual))
+        if elastic is not None:
+            known = [range_of(plan, case, elastic)]
         jobs, ranges = [], ranges_of_training(plan, case, training) if known is None else known
         on_host, free = None, plan.rounds == "free"
         if costs is not None and not free:  # of which an iteration of all jobs is predicted
@@ -240,18 +249,12 @@ class _UnderWay:
                 if number == part.phase.rounds[-1]:
                     break
             played = player.end() if player is not None and index + 1 == len(parts) else []
-            iterations = {job.number: len(parts[index].phase.rounds) for job in part.jobs}
-            beside: Beside = ()
-            if isinstance(going, RecoveringRounds):
-                beside = going.states
-            elif running.adaptation is not None:
-                beside = running.adaptation.carried()
-            counted = running.network.end(self.plan, part.case, iterations, beside)
+            counted = self._counted(going, parts[index])
             results.add_links(part.case.label, counted.links)
             compares = part.training.by_chance.isdisjoint(part.compared)
             collected = parts[index].phase, deadline, part.jobs, counted.evidence, compares
             ended_part = TrainedCase(part.case, *collected, swap=swap)
-            if isinstance(going, RecoveringRounds):
+            if isinstance(going, RecoveringRounds | ElasticRounds):
                 ended_part.spans, ended_part.exchanged = going.spans, going.exchanged
                 ended_part.cuts_late_s = going.cuts_late_s
             done.append(ended_part)
@@ -259,6 +262,16 @@ class _UnderWay:
             ended_case.events = [one for one in played if one.iteration in ended_case.phase.rounds]
             results.add_link_events(ended_case.case.label, [one._asdict() for one in ended_case.events])
         return done
+
+    def _counted(self, going: WitnessedRounds | RecoveringRounds | ElasticRounds, part: TrainingPart) -> CountedNetwork:
+        """What was counted of the network while a part was trained, beside what it should have carried."""
+        iterations = {job.number: len(part.phase.rounds) for job in part.jobs}
+        beside: Beside = going.states if isinstance(going, RecoveringRounds) else ()
+        if isinstance(going, ElasticRounds):  # not all of the job has a part in every iteration
+            iterations, beside = {}, elastic_traffic(self.plan, part.case, sets_of_rounds(going.spans))
+        elif self.running.adaptation is not None:
+            beside = self.running.adaptation.carried()
+        return self.running.network.end(self.plan, part.case, iterations, beside)
 
     def _swap(
         self,
@@ -295,10 +308,16 @@ class _UnderWay:
         """The one that has the round of a number."""
         return next(part for part in self.parts if number in part.phase.rounds)
 
-    def _rounds(self, deadline: Deadline, announce: Callable[[int, float], None]) -> WitnessedRounds | RecoveringRounds:
+    def _rounds(
+        self, deadline: Deadline, announce: Callable[[int, float], None]
+    ) -> WitnessedRounds | RecoveringRounds | ElasticRounds:
         running, recovery = self.running, self.plan.recovery
         if recovery is None:
             return self._witnessed(deadline, announce, None)
+        if recovery.checkpoints is None:
+            (part,) = self.parts
+            training = elastic_training(self.plan, part.case)
+            return elastic_rounds(running, self.plan, part.case, training, deadline, partial(self._noted, deadline))
         ((job,),) = (part.jobs for part in self.parts)
         assert running.workers is not None  # where they cannot be replaced, such a plan is refused
         times_s, case = predicted_times_s(job.predicted, job.rounds), self.parts[0].case
@@ -319,20 +338,20 @@ class _UnderWay:
     def _witnessed(
         self, deadline: Deadline, announce: Callable[[int, float], None], resumed: Resumed | None
     ) -> WitnessedRounds:
-        running, late_s = self.running, deadline.seconds / 2
+        running = self.running
         cases = [part.case for part in self.parts]
         if self.running.adaptation is not None:
             cases += self.running.adaptation.cases
         margin_s = max(start_margin_s(self.plan, case) for case in cases)
-
-        def noted(number: int) -> list[TimedAction]:
-            line = f"iteration {number} is still under way after {show_time(late_s)}; it has to end within {deadline}"
-            warmup, adaptation = self.plan.jobs[0].workload.warmup, self.running.adaptation
-            timed = adaptation.timed(number - warmup) if adaptation is not None and number >= warmup else ()
-            return [*timed, TimedAction(late_s, partial(running.reporter.note, line))]
-
-        tasks = _tasks(self.plan, self.parts)
+        tasks, noted = _tasks(self.plan, self.parts), partial(self._noted, deadline)
         return WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted, announce, resumed)
+
+    def _noted(self, deadline: Deadline, number: int) -> list[TimedAction]:
+        late_s = deadline.seconds / 2
+        line = f"iteration {number} is still under way after {show_time(late_s)}; it has to end within {deadline}"
+        warmup, adaptation = self.plan.jobs[0].workload.warmup, self.running.adaptation
+        timed = adaptation.timed(number - warmup) if adaptation is not None and number >= warmup else ()
+        return [*timed, TimedAction(late_s, partial(self.running.reporter.note, line))]
 
     def _events(self) -> list[PlacedEvent]:
         return [event for part in self.parts for event in part.training.events if event.round in part.phase.rounds]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from testbed.goodput.elastic_spans import sets_of_rounds
 from testbed.goodput.recovering_plan import spans_of_case
 from testbed.goodput.spans import Span, shares_of
 from testbed.plan.network_state import network_at
-from testbed.plan.plan import Plan
+from testbed.plan.plan import Job, Plan
 from testbed.session.trained import TrainedCase
 
 
@@ -22,8 +23,8 @@ def goodput_entry(plan: Plan, done: TrainedCase) -> dict[str, Any]:
         "failures": sum(span.failure is not None for span in expected),
         "trained_again": len(trained) - len(set(trained)),
         "mtbf_s": _mtbf_s(measured),
-        "predicted": _shares(expected),
-        "measured": _shares(measured),
+        "predicted": _shares(expected, plan.jobs[0]),
+        "measured": _shares(measured, plan.jobs[0]),
         "spans": [_written(span) for span in measured],
     } | _of_links(plan, done)
 
@@ -38,7 +39,7 @@ def _states(plan: Plan, done: TrainedCase) -> list[dict[str, Any]]:
     """Per direction and card that states have crossed, bytes of all exchanges that came to their end."""
     labels = [direction.label for direction in network_at(plan, done.case).everything]
     found = []
-    for what in ("save", "restore"):
+    for what in ("save", "restore", "join"):
         of_kind = [one for one in done.exchanged if one.what == what]
         for index, label in enumerate(labels):
             planned = sum(one.planned_bytes[index] for one in of_kind)
@@ -56,14 +57,25 @@ def _mtbf_s(spans: Sequence[Span]) -> float | None:
     return spans[-1].end_s / failures if failures else None
 
 
-def _shares(spans: Sequence[Span]) -> dict[str, float]:
-    shares = shares_of(spans)
-    return shares._asdict() | {"total_s": shares.total_s, "goodput": shares.goodput}
+def _shares(spans: Sequence[Span], job: Job) -> dict[str, float]:
+    shares, workload = shares_of(spans, job.mesh.dp), job.workload
+    found = shares._asdict() | {"total_s": shares.total_s, "goodput": shares.goodput}
+    if spans[0].replicas:  # batches are not all as large
+        of_one = workload.microbatches * workload.microbatch_size
+        count = sum(of_one * len(replicas) for replicas in sets_of_rounds(spans))
+        found |= {"samples": count, "samples_per_s": count / shares.total_s}
+    else:
+        del found["away_s"]
+    return found
 
 
 def _written(span: Span) -> dict[str, Any]:
     found: dict[str, Any] = {"what": span.what.value, "iteration": span.iteration}
     found |= {"begin_s": span.begin_s, "end_s": span.end_s}
+    if span.replicas:
+        found["replicas"] = list(span.replicas)
+    if span.joining:
+        found["joining"] = list(span.joining)
     if span.held:
         found["held"] = [held.value for held in span.held]
     if span.failure is not None:

@@ -46,8 +46,9 @@ class NetworkAccounts(Protocol):
         """Wire bytes of every direction since `begin`; () where nothing counts what links carry."""
 
     def end(self, plan: Plan, case: Case, iterations: Mapping[int, int], beside: Beside = ()) -> CountedNetwork:
-        """It is over, after so many iterations of each job at work, by its number; `beside` is what was sent beside
-        their messages, per direction: states of ranks, looks at other routes."""
+        """It is over, after so many iterations of each job at work, by its number; `beside` is what was to be carried
+        beside them, per direction: by states that ranks sent each other, by looks at other routes, or by iterations
+        without all of a job."""
 
 
 class _LabCounts(NamedTuple):
@@ -141,7 +142,7 @@ def _of_all(plan: Plan, case: Case, iterations: Mapping[int, int]) -> list[Plann
             sum(count * traffic[place].wire_bytes for count, traffic in each),
             sum(count * traffic[place].messages for count, traffic in each),
         )
-        for place in range(len(each[0][1]))
+        for place in range(len(network_at(plan, case).everything))
     ]
 
 

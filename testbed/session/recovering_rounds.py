@@ -27,11 +27,12 @@ from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
 from testbed.session.event_player import ChangingLinks
 from testbed.session.loop import Loop, Resumed
-from testbed.session.neighbour_memory import NeighbourMemory, StateExchange
+from testbed.session.neighbour_memory import NeighbourMemory
 from testbed.session.network_accounts import Mark
 from testbed.session.rounds import Round, WitnessedRounds
 from testbed.session.standing_lab import StandingLab
-from testbed.train.protocol import FailAt, SaveState, WorldSpec
+from testbed.session.state_exchanges import StateExchange
+from testbed.train.protocol import FailAt, SaveState, Stop, WorldSpec
 
 
 class ReplacedWorkers(Protocol):
@@ -49,6 +50,10 @@ class ReplacedWorkers(Protocol):
 
     def replace(self) -> None:
         """End those that are left, and have new ones connect in their places. Raises RunFailed."""
+
+    def regroup(self, ranks: Sequence[int], neighbours: Sequence[tuple[int, int]]) -> None:
+        """The same in these places of the whole job alone, with connections between these pairs of them, which count
+        from 0. Raises RunFailed."""
 
     def out_of_memory(self) -> str | None:
         """The node of which the kernel has ended a worker for want of memory, and its limit; None: there is none, or
@@ -81,6 +86,21 @@ class LabWorkers:
         self._replaced += 1
         world = replace(self._world, store=f"{self._world.store}-{self._replaced}")
         self._standing.replace_workers(self._loop, world, self._deadline)
+
+    def regroup(self, ranks: Sequence[int], neighbours: Sequence[tuple[int, int]]) -> None:
+        """See ReplacedWorkers."""
+        self._replaced += 1
+        world = self._world
+        self._standing.launchers[0].send(Stop())  # to those that train nothing now; others lose their connections
+        among = replace(
+            world,
+            store=f"{world.store}-{self._replaced}",
+            places=tuple(world.places[rank] for rank in ranks),
+            cores=tuple(world.cores[rank] for rank in ranks) if world.cores else (),
+            neighbours=tuple(neighbours),
+            among=tuple(ranks),
+        )
+        self._standing.replace_workers(self._loop, among, self._deadline)
 
     def out_of_memory(self) -> str | None:
         """See ReplacedWorkers."""
@@ -120,6 +140,7 @@ class Failing:
     def __init__(self, plan: Plan, links: ChangingLinks | None) -> None:
         """`links` can change where a datacenter is cut off."""
         assert plan.recovery is not None
+        assert plan.recovery.checkpoints is not None
         self._plan, self._links, self._notice_s = plan, links, plan.recovery.checkpoints.notice_s
         self._asked_s: list[float] = []
         """Instants of the monotonic clock at which links are to carry nothing, and to carry again."""

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.files import saving
+from testbed.goodput.elastic_spans import continued
+from testbed.goodput.elastic_training import elastic_training
 from testbed.plan.events import trained, trainings
 from testbed.plan.plan import Job, Plan
 from testbed.session import deadlines
@@ -60,8 +62,14 @@ def _request(plan: Plan, job: Job) -> TrainReference:
     deadline_s = 2 * deadlines.of_reference(job.workload, iterations).seconds
     resized = bool(plan.adaptation and plan.adaptation.microbatches)
     resized |= any(case.jobs[number].microbatches is not None for case in plan.cases)
+    replicas: tuple[int, ...] = ()
+    if plan.recovery is not None and plan.recovery.elastic is not None:
+        (case,) = plan.cases
+        training = elastic_training(plan, case)
+        replicas = tuple(map(len, training.sets[:iterations]))
+        lasts |= {number for number in continued(training.spans) if number < iterations}
     compared = tuple(sorted(last for last in lasts if last >= 0))
-    return TrainReference(job.workload, iterations, deadline_s, compared, resized)
+    return TrainReference(job.workload, iterations, deadline_s, compared, resized, replicas)
 
 
 def _name(request: TrainReference) -> str:

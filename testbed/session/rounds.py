@@ -35,14 +35,16 @@ class Round(NamedTuple):
     """While it was trained; what went on since the one before (an event, a controller at work) is not in it."""
     begin_s: float = math.nan
     """Where jobs run freely, when the only job that has a part in it began, in seconds since the common start."""
+    n_ranks: int | None = None
+    """Of the only job, where some of its ranks had no part in it."""
 
     def row(self, job: int, warmup: int = 0) -> iterations.IterationRow:
         """The iteration of a job as a whole; the first `warmup` ones are marked as such."""
-        return iterations.iteration_row(self.records[job], warmup, self.machine, self.begin_s)
+        return iterations.iteration_row(self.records[job], warmup, self.machine, self.begin_s, self.n_ranks)
 
     def trace(self, job: int) -> Trace:
         """The iteration of a job, its ranks counted from 0."""
-        return iterations.trace(self.records[job])
+        return iterations.trace(self.records[job], self.n_ranks)
 
 
 def timed_schedule(job: Job, load: Load, *, drawn: bool = False, slower: tuple[SlowerRank, ...] = ()) -> TimedSchedule:
@@ -66,12 +68,13 @@ def task_of(
     evidence: bool = False,
     swaps: bool = False,
     slower: tuple[SlowerRank, ...] = (),
+    also_compared: tuple[int, ...] = (),
 ) -> TrainingTask:
     """What the workers of a job train for `count` iterations, warm-up included: what the model has as its load.
 
     It `joins` the others in the round of that number. With `evidence` ranks take the slots that are drawn for each
     iteration, count their memory, and tell of their gradients and weights; some become `slower`. One that `swaps` to
-    other schedules needs a buffer for every message.
+    other schedules needs a buffer for every message. Weights are `also_compared` in these iterations.
     """
     return TrainingTask(
         timed_schedule(job, load, drawn=evidence, slower=slower),
@@ -82,6 +85,7 @@ def task_of(
         compared=COMPARED_ITERATIONS if evidence else 0,
         start_s=load.start_s,
         joins=joins,
+        also_compared=also_compared,
         receive_buffers=() if swaps else shared_buffers(load.schedule),
     )
 

@@ -57,14 +57,18 @@ class StandingLab:
             and serves_as_well(self._plan, plan)
             and [(job.name, job.mesh, job.nodes) for job in self._plan.jobs]
             == [(job.name, job.mesh, job.nodes) for job in plan.jobs]
+            and [each.n_ranks for each in self.launchers] == [job.mesh.size for job in plan.jobs]
             and all_kept(plan, kept_references)
         )
 
     def replace_workers(self, loop: Loop, world: WorldSpec, deadline: Deadline) -> None:
-        """End those of the only job, of which one has failed, and have new ones join a world. Raises RunFailed."""
+        """End those of the only job, of which one has failed or that are to be others, and have new ones join a world.
+
+        Raises RunFailed.
+        """
         (failed,) = self.launchers
         failed.end()
-        launcher = self._launched(failed.n_ranks)
+        launcher = self._launched(len(world.places))
         self.launchers = [launcher]
         loop.launchers = self.launchers
         launcher.imported()

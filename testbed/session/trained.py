@@ -23,8 +23,8 @@ from testbed.schedule.registry import Generated
 from testbed.session.deadlines import Deadline
 from testbed.session.event_player import PlayedEvent
 from testbed.session.message_costs import MessageCosts
-from testbed.session.neighbour_memory import StateExchange
 from testbed.session.rounds import Round
+from testbed.session.state_exchanges import StateExchange
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace, concatenate
 from testbed.train.assignment import Fingerprint
@@ -70,7 +70,8 @@ class TrainedJob:
         if not ended.records.get(self.number):
             return
         if self.began_with_it:
-            self.memory = self.memory or [each.memory for each in ended.records[self.number] if each.memory is not None]
+            counted = [each.memory for each in ended.records[self.number] if each.memory is not None]
+            self.memory = self.memory or (counted if len(counted) == self.job.mesh.size else ())
         self.fingerprints += parameter_checks.put_together(ended.records[self.number])
         row = ended.row(self.number)
         self.rows.append(row._replace(warmup=row.iteration not in part.training.compared(own.measured)))

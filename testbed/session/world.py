@@ -55,7 +55,7 @@ def world_of(plan: Plan, number: int, places: Sequence[WorkerPlace], *, store: s
         store=store,
         timeout_s=of_peers(plan),
         warmup_bytes=job.workload.message_bytes(),
-        neighbours=_neighbours(plan, job),
+        neighbours=neighbours_of(plan, job),
         logs=logs,
         first_rank=job.mesh.first_rank,
         job=job.name if len(plan.jobs) > 1 else "",
@@ -63,7 +63,7 @@ def world_of(plan: Plan, number: int, places: Sequence[WorkerPlace], *, store: s
     )
 
 
-def _neighbours(plan: Plan, job: Job) -> tuple[tuple[int, int], ...]:
+def neighbours_of(plan: Plan, job: Job) -> tuple[tuple[int, int], ...]:
     """Pairs of a job's ranks, counted from 0, that exchange messages in any case, or while profiling."""
     ranks = job.mesh.ranks
     pairs = {(min(flow.source, flow.target), max(flow.source, flow.target)) for flow in plan.flows}

@@ -146,13 +146,13 @@ class Trace:
     def bubble_ratios(self) -> NDArray[np.float64]:
         """Per iteration, the idle share of all ranks' time: 1 - sum of action times / (P x makespan).
 
-        CrossPipe's "idle/total", averaged over the ranks.
+        CrossPipe's "idle/total", averaged over the ranks that have a part in it.
         """
         ratios = []
         for iteration, makespan_s in zip(self.iterations(), self.makespans(), strict=True):
             done = self.actions[self.actions["iteration"] == iteration]
             busy = float((done["end_s"] - done["start_s"]).sum())
-            ratios.append(1.0 - busy / (self.n_ranks * float(makespan_s)))
+            ratios.append(1.0 - busy / (len(set(done["rank"].tolist())) * float(makespan_s)))
         return np.array(ratios)
 
 

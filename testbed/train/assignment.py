@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.mesh import Mesh
 from testbed.spec.workload import Workload
 from testbed.thresholds import COMPARED_ITERATIONS
+from testbed.trace.renumbered import tables_numbered_as
 from testbed.trace.tables import Table
 from testbed.train.rank_witness import RankWitness
 
@@ -107,6 +109,8 @@ class TrainingTask:
     """How long after the common start of all jobs this one begins its iterations."""
     joins: int = 0
     """The round of its first iteration, where jobs beside it begin earlier."""
+    also_compared: tuple[int, ...] = ()
+    """Iterations whose weights are handed over as well, as those of the last compared one."""
     receive_buffers: tuple[Numbers, ...] = ()
     """Per pipeline rank (pipeline/receive_buffers.py); empty: every message has a buffer of its own, which is right for
     whatever schedule takes this one's place."""
@@ -185,6 +189,14 @@ class IterationRecord:
     """In the first iteration, where the job asks for it: what the rank's tensors really took."""
     ended_s: float = 0.0
     """When its last slot was over on its logical clock, and what its replicas reduce was there."""
+
+    def numbered_as(self, ranks: Sequence[int], replicas: Sequence[int]) -> IterationRecord:
+        """The same where rank and replica 0, 1, ... have these numbers."""
+        actions, received = tables_numbered_as(self.actions, self.received, ranks, replicas)
+        sent = {name._replace(source_rank=ranks[name.source_rank]): at_s for name, at_s in self.sent.items()}
+        prints = tuple(p if p.replica == ALL else p._replace(replica=replicas[p.replica]) for p in self.fingerprints)
+        rank = ranks[self.rank]
+        return replace(self, rank=rank, actions=actions, received=received, sent=sent, fingerprints=prints)
 
     def called(self, iteration: int) -> IterationRecord:
         """The same with another number."""

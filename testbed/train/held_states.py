@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import nn
 
 from testbed.plan.state_exchange import HEADER_ELEMENTS, StateMessage
 from testbed.train.moving import KEPT
@@ -43,7 +44,9 @@ class HeldStates:
     def _place(self, version: int, whose: int) -> torch.Tensor:
         own, kept = (size // self._whole.element_size() for size in self._sizes)
         first = version * (own + kept)
-        return self._whole[first : first + own] if whose == self._rank else self._whole[first + own :][:kept]
+        # a rank that keeps nobody else's has what another replica has as its own
+        mine = whose == self._rank or not kept
+        return self._whole[first : first + own] if mine else self._whole[first + own :][:kept]
 
     def post(self, messages: Sequence[StateMessage], version: int) -> None:
         """Post the receives of those of these messages that are for this rank."""
@@ -78,9 +81,10 @@ def pack(state: TrainingState, into: torch.Tensor) -> None:
     """Write weights, optimizer and how far training has come. Raises ValueError where there is no room for that."""
     optimizer, names = state.optimizer, KEPT[state.workload.optimizer.kind]
     pieces = list(_weights(state))
-    for parameter in optimizer.parameters:
-        kept = optimizer.state.get(parameter, {})
-        pieces += [kept.get(name, torch.zeros_like(parameter.detach())) for name in names]
+    for parameters, count in _stepped(state):
+        for name in names:
+            each = [optimizer.state.get(p, {}).get(name, torch.zeros_like(p.detach())) for p in parameters]
+            pieces.append(torch.cat([one.reshape(-1) for one in each])[:count])
     steps = next((float(kept["step"]) for kept in optimizer.state.values() if "step" in kept), 0.0)
     count = HEADER_ELEMENTS + sum(piece.numel() for piece in pieces)
     if count > into.numel():
@@ -96,7 +100,8 @@ def pack(state: TrainingState, into: torch.Tensor) -> None:
 
 
 def unpack(state: TrainingState, values: torch.Tensor) -> None:
-    """Go on from what `pack` wrote, of the same task and rank."""
+    """Go on from what `pack` wrote, of the same task and rank; where every replica keeps the whole of what the
+    optimizer does, of a rank of the same stages in a job of any number of replicas."""
     optimizer, kind, first = state.optimizer, state.workload.optimizer.kind, HEADER_ELEMENTS
     iteration, steps = values[:HEADER_ELEMENTS].tolist()
     state.iteration = int(iteration)
@@ -108,9 +113,27 @@ def unpack(state: TrainingState, values: torch.Tensor) -> None:
 
     for weights in _weights(state):
         take(weights)  # in place: shards are views of them
-    for parameter in optimizer.parameters:
-        kept = {name: take(torch.zeros_like(parameter.detach())) for name in KEPT[kind]}
-        optimizer.state[parameter] = ({"step": torch.tensor(steps)} if kind == "adamw" else {}) | kept
+    for parameters, count in _stepped(state):
+        for parameter in parameters:
+            optimizer.state[parameter] = {"step": torch.tensor(steps)} if kind == "adamw" else {}
+        for name in KEPT[kind]:
+            sizes = [parameter.numel() for parameter in parameters]
+            whole = torch.zeros(sum(sizes), dtype=values.dtype)
+            take(whole[:count])
+            for parameter, kept in zip(parameters, torch.split(whole, sizes), strict=True):
+                optimizer.state[parameter][name] = kept.view_as(parameter).clone()
+
+
+def _stepped(state: TrainingState) -> Iterator[tuple[list[nn.Parameter], int]]:
+    """Of every stage, what the optimizer steps, and how many numbers of it there are: those of the stage's parameters,
+    without what fills up cells, or a replica's shards."""
+    for index, stage in state.stages.items():
+        parameters, shards = list(stage.layers.parameters()), state.shards.get(index)
+        if shards is None:
+            yield parameters, sum(parameter.numel() for parameter in parameters)
+        else:
+            of = shards.stepped if shards.sharded else parameters
+            yield shards.stepped, sum(parameter.numel() for parameter in of)
 
 
 def _weights(state: TrainingState) -> Iterator[torch.Tensor]:

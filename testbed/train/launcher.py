@@ -222,13 +222,13 @@ class Launcher(ConnectedWorkers):
     def called(self, *ranks: int) -> str:
         """See ConnectedWorkers."""
         assert self.world is not None  # workers are forked for one
-        names = ", ".join(str(self.world.first_rank + rank) for rank in ranks)
+        names = ", ".join(str(self.world.called(rank)) for rank in ranks)
         return f"rank {names} of {self.world.job}" if self.world.job else f"rank {names}"
 
     def log(self, rank: int) -> str:
         """See ConnectedWorkers."""
         assert self.world is not None
-        name, path = self.world.first_rank + rank, self.world.log_file(rank)
+        name, path = self.world.called(rank), self.world.log_file(rank)
         lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:] if path.exists() else []
         return "".join(f"\n  rank {name} | {line}" for line in lines)
 

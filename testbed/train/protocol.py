@@ -57,10 +57,16 @@ class WorldSpec:
     """Per rank, the processor core that it and its threads stay on; empty: any."""
     confinement: Confinement | None = None
     """Of workers in containers: they are handed their logs, which they could not open."""
+    among: tuple[int, ...] = ()
+    """Which of the job's ranks these are, counted from 0, where not all have a part; empty: all."""
+
+    def called(self, rank: int) -> int:
+        """The number that people know a rank by."""
+        return self.first_rank + (self.among[rank] if self.among else rank)
 
     def log_file(self, rank: int) -> Path:
         """Where a worker's words go."""
-        return Path(self.logs) / f"rank{self.first_rank + rank}.log"
+        return Path(self.logs) / f"rank{self.called(rank)}.log"
 
 
 # launcher -> fork server
@@ -78,6 +84,8 @@ class TrainReference:
     """The iterations that are the last one compared of a case."""
     resized: bool = False
     """Whether the batch may be cut into other microbatches on the way."""
+    replicas: tuple[int, ...] = ()
+    """Per iteration, how many there are, where that is not always the same."""
     confinement: Confinement | None = None
     """Of the process, which needs no directory to write to."""
 

@@ -72,9 +72,16 @@ class _Seen:
 
 
 def train_reference(
-    workload: Workload, corpus: Corpus, iterations: int, lasts: Collection[int] = (), *, resized: bool = False
+    workload: Workload,
+    corpus: Corpus,
+    iterations: int,
+    lasts: Collection[int] = (),
+    *,
+    resized: bool = False,
+    replicas: Sequence[int] = (),
 ) -> Reference:
-    """Train the whole model on one process. `lasts` are iterations whose weights will be compared.
+    """Train the whole model on one process. `lasts` are iterations whose weights will be compared; `replicas` say per
+    iteration of how many the batch is, where that is not always the same.
 
     Raises BadInput when a method of the model is missing, and for one whose gradients hang on how its batch is cut
     into microbatches where that is `resized` on the way.
@@ -82,11 +89,13 @@ def train_reference(
     if resized and not _is_mean_over_samples(workload, corpus):
         expected = "one whose loss is a mean over samples: others have other gradients in other microbatches"
         raise BadInput.of(workload.name, "model.kind", workload.model.kind, expected)
-    seen = _trained(workload, corpus, iterations, lasts, _in_one_piece(workload, corpus))
+    counts = replicas or [workload.parallelism.data] * iterations
+    each = [workload.microbatches * count for count in counts]
+    seen = _trained(workload, corpus, each, lasts, _in_one_piece(workload, corpus))
     found = Reference(tuple(seen.losses), tuple(seen.norms), seen.gradients)
     if not lasts:
         return found
-    rounded = _trained(workload, corpus, iterations, lasts, [[m] for m in reversed(range(_samples(workload)))])
+    rounded = _trained(workload, corpus, each, lasts, [[m] for m in reversed(range(_samples(workload)))])
     of_norms = [_apart(ours, theirs) for ours, theirs in zip(seen.norms, rounded.norms, strict=True)]
     return replace(
         found,
@@ -159,17 +168,18 @@ def _loss(module: nn.Module, model: Model, inputs: torch.Tensor, targets: torch.
 
 
 def _trained(
-    workload: Workload, corpus: Corpus, iterations: int, lasts: Collection[int], pieces: Sequence[Sequence[int]]
+    workload: Workload, corpus: Corpus, counts: Sequence[int], lasts: Collection[int], pieces: Sequence[Sequence[int]]
 ) -> _Seen:
-    """Train with the batch in these pieces, whose gradients are added up in their order."""
+    """Train with the batch in these pieces, whose gradients are added up in their order; of each iteration so many
+    microbatches, the first ones."""
     module, model = _layers(workload), trainable(workload.model)
     named, step = dict(module.named_parameters()), _STEPS[workload.optimizer.kind]
     momenta = {name: _Momenta() for name in named}
-    seen, count = _Seen(begun=_copied(named)), _samples(workload)
-    for iteration in range(iterations):
+    seen = _Seen(begun=_copied(named))
+    for iteration, count in enumerate(counts):
         module.zero_grad()
         total = 0.0
-        for piece in pieces:
+        for piece in filter(None, ([m for m in whole if m < count] for whole in pieces)):
             loss = _loss(module, model, *_batch(workload, corpus, iteration, piece)) * (len(piece) / count)
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())

@@ -50,7 +50,14 @@ def _train(request: TrainReference, corpus: Corpus, answer: Connection) -> None:
             own_machine()
             confine(request.confinement._replace(shared=""), answer.fileno(), real_time=False)
         began = time.monotonic()
-        trained = train_reference(request.workload, corpus, request.iterations, request.lasts, resized=request.resized)
+        trained = train_reference(
+            request.workload,
+            corpus,
+            request.iterations,
+            request.lasts,
+            resized=request.resized,
+            replicas=request.replicas,
+        )
         took_s = time.monotonic() - began
         parameters = trained.parameters if request.lasts else None
         rounding = trained.loss_rounding, trained.norm_rounding

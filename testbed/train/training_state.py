@@ -208,7 +208,8 @@ class TrainingState:
             named = (item for held in self._held() for item in named_gradients(held).items())
             gradients = {name: gradient.numpy() for name, gradient in named}
         squares = {layer: square for held in self._held() for layer, square in gradient_squares(held).items()}
-        first, last = task.compared and iteration == 0, iteration == self.last_compared
+        first = task.compared and iteration == 0
+        last = iteration == self.last_compared or iteration in task.also_compared
         compared = self._fingerprints(*([GRADIENT] if first else []), *([IN_USE] if last else []))
         self.optimizer.step()
         if task.compared and (first or last):

@@ -99,7 +99,7 @@ def work(rank: int, world: protocol.WorldSpec, launcher: Connection, corpus: Cor
             world = another
             if world.confinement is None:
                 _log_to(os.open(world.log_file(rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644))
-            _show(world.first_rank + rank, "joining")
+            _show(world.called(rank), "joining")
             _join(rank, world)
             launcher.send(protocol.Ready(rank))
             if not _serve(rank, launcher, corpus, world, longest_spin_s):
@@ -192,7 +192,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
                 if run is not None:
                     run.state.close()
                     run = None
-                _show(world.first_rank + rank, "prepare")
+                _show(world.called(rank), "prepare")
                 gc.collect()
                 state = TrainingState(task, rank, corpus, at.messaging, groups)
                 if isinstance(saved, int):
@@ -223,7 +223,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
                 packed = _prepared(run, message).state if message.packs else None
                 launcher.send(_exchange(rank, message, _remembered(held, message), packed, spin_s))
             case protocol.Go(iteration, start_s, fails):
-                _show(world.first_rank + rank, f"it {iteration}")
+                _show(world.called(rank), f"it {iteration}")
                 _fail(rank, fails)
                 launcher.send(protocol.Done(_prepared(run, message).iterate(iteration, start_s)))
             case protocol.CountResent():

@@ -83,3 +83,21 @@ def test_sub_blocks_were_among_them() -> None:
     plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), workload(4, "float64", "early"))
     schedule = scheduled(plan, "crosspipe-greedy").schedule
     assert any(action.part.of > 1 for _, action in schedule.actions())
+
+
+def test_one_process_takes_the_first_microbatches_of_a_batch_where_replicas_are_away() -> None:
+    corpus, settings = load_corpus(), {"parallelism.pipeline": "2", "microbatches": "3", "microbatch_size": "1"}
+    settings |= {"model.layers": "2", "model.d_model": "16", "model.sequence": "8"}
+    three, one = (
+        load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings | {"parallelism.data": str(count)})
+        for count in (3, 1)
+    )
+    fewer = train_reference(three, corpus, 3, (2,), replicas=(3, 1, 1))
+    alone = train_reference(one, corpus, 3)
+    whole = train_reference(three, corpus, 3)
+    assert fewer.losses[0] == whole.losses[0]
+    assert fewer.losses[1] != pytest.approx(whole.losses[1], rel=1e-6), "of other samples"
+    all_along = train_reference(three, corpus, 3, replicas=(1, 1, 1))
+    assert all_along.losses == pytest.approx(alone.losses, rel=1e-6)
+    for norms, expected in zip(all_along.gradient_norms, alone.gradient_norms, strict=True):
+        assert norms == pytest.approx(expected, rel=1e-4)

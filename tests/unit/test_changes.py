@@ -62,7 +62,11 @@ def case(
     host_s, baseline_s = PREDICTED_S if real else None, [0.0] * len(found)
     known = network, (), ReferenceOutcome(), PREDICTED_S, host_s, found, 0.0, baseline_s
     routes = [WAYS.get((flow.source_rank, flow.target_rank), ()) for flow in found]
-    more: dict[str, Any] = {"quartiles_s": by_iteration(times), "routes": routes, "modelled": True}
+    more: dict[str, Any] = {
+        "quartiles_s": by_iteration(times, [row.iteration for row in rows]),
+        "routes": routes,
+        "modelled": True,
+    }
     return CaseEvidence(True, real, (), None, rows, (), *known)._replace(**more)
 
 

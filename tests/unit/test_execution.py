@@ -88,6 +88,7 @@ def test_one_prediction_stands_for_all_iterations_until_the_next() -> None:
 def test_every_iteration_is_compared_with_its_own_prediction() -> None:
     own = message_times(MEASURED, CHANGING, paced=True)
     assert np.nanmax(np.abs(own.arrival_off_s)) == pytest.approx(0.0, abs=1e-9)
-    shared = by_iteration(message_times(MEASURED, NEAR_TRACE, paced=True))
+    iterations = MEASURED.iterations().tolist()
+    shared = by_iteration(message_times(MEASURED, NEAR_TRACE, paced=True), iterations)
     longest = np.nanmax([np.nanmax(np.abs(each), axis=0) for each in shared], axis=0)
     assert longest == pytest.approx([0.0, 0.0, 3.0, 3.0, 3.0])

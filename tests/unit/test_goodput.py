@@ -12,7 +12,7 @@ from in_process import run_testbed
 
 from testbed.errors import BadInput
 from testbed.goodput.intervals import daly_interval_s, expected_goodput, young_interval_s
-from testbed.goodput.recovering_plan import read_chaos, read_checkpoints, read_failure, spans_of_case
+from testbed.goodput.recovering_plan import Chaos, read_chaos, read_checkpoints, read_failure, spans_of_case
 from testbed.goodput.spans import Span, Spending, foretold, shares_of
 from testbed.plan.recovery import Checkpoints, Failure, Recovery, drawn_failures
 from testbed.planning import file
@@ -48,7 +48,7 @@ def test_a_failure_costs_what_is_since_the_last_checkpoint() -> None:
         (TRAIN, 3, 8, 9),
     ]
     shares = shares_of(foretold(lambda number: 1.0, 4, failing(4.0)))
-    assert shares == (4.0, 1.5, 0.5, 3.0)
+    assert shares == (4.0, 1.5, 0.5, 3.0, 0.0)
     assert shares.goodput == 4 / 9
 
 
@@ -122,8 +122,10 @@ def test_draws_are_of_the_seed_and_of_all_ranks() -> None:
 def test_options_are_read() -> None:
     assert read_checkpoints("every=5,save=200 ms,restart=8 s") == Checkpoints(5, 0.2, 8)
     assert read_checkpoints("save=0.2 s") == Checkpoints(10, 0.2, 2)
-    assert read_chaos("mtbf=60 s") == (60, 1, "ranks")
-    assert read_chaos("seed=3, mtbf=60s,of=nodes") == (60, 3, "nodes")
+    assert read_chaos("mtbf=60 s") == Chaos(60, 1, "ranks", None)
+    assert read_chaos("seed=3, mtbf=60s,of=nodes") == Chaos(60, 3, "nodes", None)
+    assert read_chaos("mtbf=60s,of=cuts") == Chaos(60, 1, "cuts", 2)
+    assert read_chaos("for=300 ms,mtbf=60s,of=cuts") == Chaos(60, 1, "cuts", 0.3)
     assert read_failure("rank 2  at 3.2 s") == Failure(2, 3.2)
 
 
@@ -148,6 +150,8 @@ def test_options_are_read() -> None:
         ("--failure", "node paris/0 cut off at 3 s for 1 s", "--failure: option"),
         ("--checkpoint", "notice=31 s", "--checkpoint: notice: got '31 s', expected a time from 0 to 30 s"),
         ("--chaos", "mtbf=60 s,of=links", "--chaos: of: got 'links', expected ranks, nodes, datacenters"),
+        ("--chaos", "mtbf=60 s,of=nodes,for=2 s", "--chaos: for: got '2 s', expected of=cuts beside it"),
+        ("--chaos", "mtbf=60 s,of=cuts,for=0", "--chaos: for"),
         ("--checkpoint", "to=cloud", "--checkpoint: to: got 'cloud', expected disk, or neighbour"),
         ("--checkpoint", "disk=20", "to=neighbour beside it"),
         ("--checkpoint", "to=neighbour,disk-save=1 s", "disk=20 beside it"),

@@ -121,7 +121,8 @@ def told(*gradients: Fingerprint, weights: Fingerprint = SAID) -> list[Check]:
     """The checks of these gradients and weights, where one process has `EXPECTED` for all of them."""
     ours = [weights._replace(iteration=iteration, what=what) for iteration, what in STEPPED]
     theirs = [EXPECTED._replace(iteration=iteration, what=what) for iteration, what in STEPPED]
-    return parameter_checks([*gradients, *ours], ReferenceOutcome((1.0,), ((1.0,),), parameters=(EXPECTED, *theirs)), 1)
+    reference = ReferenceOutcome((1.0,), ((1.0,),), parameters=(EXPECTED, *theirs))
+    return parameter_checks([*gradients, *ours], reference, [1])
 
 
 def test_parts_of_a_parameter_add_up() -> None:
@@ -164,10 +165,10 @@ def test_weights_that_are_longer_than_chance_makes_them_are_not_believed() -> No
 def test_what_one_process_cannot_repeat_itself_is_no_fault() -> None:
     vague = EXPECTED._replace(rounding=0.1)
     off = SAID._replace(projections=(1.1,) * PROJECTIONS)
-    (check, _) = parameter_checks([off], ReferenceOutcome((1.0,), ((1.0,),), parameters=(vague,)), 1)
+    (check, _) = parameter_checks([off], ReferenceOutcome((1.0,), ((1.0,),), parameters=(vague,)), [1])
     assert check.ok
 
 
 def test_earlier_runs_are_not_asked_for_what_they_did_not_tell() -> None:
-    assert parameter_checks([], ReferenceOutcome((1.0,), ((1.0,),)), 1) == []
-    assert not any(check.ok for check in parameter_checks([], ReferenceOutcome(parameters=()), 1))
+    assert parameter_checks([], ReferenceOutcome((1.0,), ((1.0,),)), [1]) == []
+    assert not any(check.ok for check in parameter_checks([], ReferenceOutcome(parameters=()), [1]))

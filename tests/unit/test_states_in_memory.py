@@ -211,6 +211,7 @@ def test_a_plan_keeps_what_is_asked_for_and_a_place_stands_for_its_ranks(tmp_pat
     failing = ("--failure", "datacenter paris at 2 s", "--chaos", "mtbf=3 s,seed=4,of=nodes")
     plan = planned(tmp_path, "--checkpoint", "every=2,to=neighbour,disk=6", *failing, "--iterations", "12")
     assert plan.recovery is not None
+    assert plan.recovery.checkpoints is not None
     assert plan.recovery.checkpoints.memory == MemoryCheckpoints(6)
     ranks_of = keeping_of(plan, plan.cases[0]).ranks_of
     assert ranks_of(Failure(None, 2.0, "paris")) == {0, 1}
@@ -219,9 +220,31 @@ def test_a_plan_keeps_what_is_asked_for_and_a_place_stands_for_its_ranks(tmp_pat
     assert file.from_json(file.to_json(plan), "again") == plan
 
 
+def test_datacenters_are_cut_off_by_chance(tmp_path: Path) -> None:
+    words = ("--checkpoint", "every=2", "--chaos", "mtbf=2 s,seed=4,of=cuts,for=500 ms", "--iterations", "12")
+    plan = planned(tmp_path, *words)
+    assert plan.recovery is not None
+    assert {(failure.place, failure.cut_s) for failure in plan.recovery.failures} == {("paris", 0.5), ("warsaw", 0.5)}
+    replicas = ("parallelism.data=2", "parallelism.pipeline=2", "data_parallel.sharding=none")
+    done = run_testbed(
+        "plan",
+        "two-dc-longhaul",
+        "tiny-gpt-pp4",
+        *(word for one in replicas for word in ("--set", one)),
+        "--schedule",
+        "1f1b",
+        "--elastic",
+        "restart=1 s",
+        *words[2:],
+    )
+    assert done.returncode == 2
+    assert "none that is cut off" in " ".join(done.stderr.split())
+
+
 def test_a_plan_keeps_who_is_cut_off_and_when_it_is_noticed(tmp_path: Path) -> None:
     plan = planned(tmp_path, "--checkpoint", "notice=400 ms", "--failure", "datacenter paris cut off at 2 s for 3 s")
     assert plan.recovery is not None
+    assert plan.recovery.checkpoints is not None
     assert (plan.recovery.checkpoints.notice_s, plan.recovery.failures) == (0.4, (Failure(None, 2.0, "paris", 3.0),))
     assert file.from_json(file.to_json(plan), "again") == plan
     assert links_change(plan)

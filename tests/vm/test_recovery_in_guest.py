@@ -31,6 +31,15 @@ def words(
     return found + [word for failure in failures for word in ("--failure", failure)]
 
 
+def elastic(options: str, *failures: str, settings: tuple[str, ...]) -> list[str]:
+    found = ["--schedule", "1f1b", "--iterations", "6", "--set", "warmup=1", "--elastic", f"restart=4 s{options}"]
+    found += [word for one in (*settings, "data_parallel.sharding=none") for word in ("--set", one)]
+    return found + [word for failure in failures for word in ("--failure", failure)]
+
+
+ELSEWHERE = "[[warsaw/1, paris/1]]"
+"""The second replica, so that states cross the link."""
+ELASTIC = ["down to one", "comes back"]
 NAMES = ["pipeline", "replicas", "tensor", "while saving"]
 OF_MEMORY = [
     "neighbour",
@@ -83,6 +92,32 @@ def asked(place: Path) -> dict[str, Asked]:
         "while sending": Asked(
             planned(place, NETWORK, JOB, *words("rank 0 at 1.7 s", to="neighbour,state=10 MB", save="40 ms"))
         ),
+        # rank 3 in the second iteration, the node while the others restart: the memory of one is left
+        "down to one": Asked(
+            planned(
+                place,
+                NETWORK,
+                JOB,
+                *elastic(
+                    "",
+                    "rank 3 at 0.7 s",
+                    "node paris/0 at 2 s",
+                    settings=("parallelism.data=3", "parallelism.pipeline=2", "microbatches=4", "receives=late"),
+                ),
+            )
+        ),
+        "comes back": Asked(
+            planned(
+                place,
+                NETWORK,
+                JOB,
+                *elastic(
+                    ",repair=1 s",
+                    "rank 1 at 0.9 s",
+                    settings=(*REPLICAS, "streams=2", f"data_parallel.replicas={ELSEWHERE}"),
+                ),
+            )
+        ),
         "cut off": Asked(
             planned(place, NETWORK, JOB, *words(CUT.format("1.5 s"), to="neighbour,notice=400 ms")), shaper="relay"
         ),
@@ -98,7 +133,7 @@ def asked(place: Path) -> dict[str, Asked]:
     }
 
 
-@pytest.mark.parametrize("name", [*NAMES, *OF_MEMORY])
+@pytest.mark.parametrize("name", [*NAMES, *OF_MEMORY, *ELASTIC])
 def test_what_is_kept_is_trained_as_by_one_process_and_as_predicted(
     measured: Mapping[str, Measured], name: str
 ) -> None:
@@ -110,7 +145,7 @@ def test_what_is_kept_is_trained_as_by_one_process_and_as_predicted(
     assert all(check["ok"] for check in against_one)
 
 
-@pytest.mark.parametrize("name", [*NAMES, *OF_MEMORY])
+@pytest.mark.parametrize("name", [*NAMES, *OF_MEMORY, *ELASTIC])
 def test_time_goes_where_it_was_foretold(measured: Mapping[str, Measured], name: str) -> None:
     plan, (entry,) = measured[name].plan, measured[name].document["goodput"]
     expected = spans_of_case(plan, plan.cases[0])
@@ -176,3 +211,30 @@ def test_who_is_cut_off_is_so_on_time_and_is_waited_for(measured: Mapping[str, M
         taken[name] = entry["measured"]["restarting_s"]
     assert taken["cut off"] == pytest.approx(2.0 + 3.0, abs=1e-3), "until it is back, then the slot"
     assert taken["cut off while sending"] == pytest.approx(2.5 + 3.0, abs=1e-3), "it is noticed later"
+
+
+def sets(measured: Mapping[str, Measured], name: str) -> list[tuple[str, int, list[int]]]:
+    """What was done, with which replicas, without repetitions."""
+    (entry,) = measured[name].document["goodput"]
+    found = [(span["what"], span["iteration"], span["replicas"]) for span in entry["spans"]]
+    return [one for place, one in enumerate(found) if place == 0 or one[::2] != found[place - 1][::2]]
+
+
+def test_a_job_goes_on_with_the_replicas_that_are_left(measured: Mapping[str, Measured]) -> None:
+    assert sets(measured, "down to one") == [("train", 0, [0, 1, 2]), ("restart", 1, [2]), ("train", 1, [2])]
+    (entry,) = measured["down to one"].document["goodput"]
+    one_each = 4 * measured["down to one"].plan.jobs[0].workload.microbatch_size
+    assert entry["measured"]["samples"] == entry["predicted"]["samples"] == (3 + 6) * one_each
+    assert entry["measured"]["samples_per_s"] == pytest.approx(entry["predicted"]["samples_per_s"], rel=1e-4)
+    assert "states" not in entry
+
+
+def test_a_replica_that_is_back_gets_its_state_byte_by_byte_as_planned(measured: Mapping[str, Measured]) -> None:
+    assert [one for one in sets(measured, "comes back") if one[0] == "restart"] == [
+        ("restart", 1, [1]),
+        ("restart", 2, [0, 1]),
+    ]
+    (entry,) = measured["comes back"].document["goodput"]
+    rows = entry["states"]
+    assert {(row["what"], row["times"]) for row in rows} == {("join", 1)}
+    assert [row["wire_bytes"] for row in rows] == [row["planned_bytes"] for row in rows]

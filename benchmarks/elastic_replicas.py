@@ -1,0 +1,220 @@
+"""Jobs that go on with the replicas that are left: in the lab against the model, and in the model against a formula.
+
+    python benchmarks/elastic_replicas.py [--plans 12] [--first 0] [--seed 1] [--per-boot 12] [--recorded] [--out DIR]
+
+Drawn with the seed: so many trainings on the virtual clock on two or three datacenters, of two to four replicas
+anywhere, of one to three stages, some with tensor ranks, slower replicas or several streams, each all-reduce; ranks,
+nodes or datacenters are lost by chance, for good or until they are repaired. Held against what was foretold: goodput,
+samples, every iteration with the replicas that take part, bytes of states on every direction; losses, gradients and
+weights against one process's that takes the same samples. And 40 jobs of the model alone, each trained 20 times with
+some 250 failures, against the formula for replicas that fail and are repaired independently.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import boots, options, plans, report
+from harness.record import Claim, Topic, each
+
+from testbed.errors import BadInput
+from testbed.goodput.elastic_goodput import ElasticSetting, expected_elastic_goodput
+from testbed.goodput.elastic_spans import ElasticTimes, foretold_elastic
+from testbed.goodput.recovering_plan import with_recovery
+from testbed.goodput.spans import shares_of
+from testbed.plan.plan import Plan
+from testbed.plan.recovery import Elastic, Failure, drawn_failures
+from testbed.planning.resolve import load_plan
+from testbed.results.run_files import RunFiles
+from testbed.trace.predictions import predicted_times_s
+from testbed.vm import command
+
+NEAR, ASKED = 5e-4, 0.01
+JOBS, TRAININGS, FAILURES = 40, 20, 250
+LONGEST_S = 1e9
+SITES = ("oslo", "rome", "lyon")
+MESHES: tuple[dict[str, int], ...] = (
+    {"data": 3, "pipeline": 2},
+    {"data": 2, "pipeline": 3},
+    {"data": 4, "pipeline": 2},
+    {"data": 2, "pipeline": 2, "tensor": 2},
+    {"data": 4, "pipeline": 1},
+)
+
+
+def training(number: int, out: Path, name: str, seed: int) -> command.GuestTraining:
+    """A plan whose replicas are lost, written and loaded. Raises BadInput."""
+    draw = random.Random(f"elastic/{seed}/{number}")
+    ranks = MESHES[number % len(MESHES)]
+    replicas, pipeline, tensor = (ranks.get(axis, 1) for axis in ("data", "pipeline", "tensor"))
+    sites = list(SITES[: draw.randint(2, 3)])
+    draw.shuffle(sites)
+    # a site for every stage of every replica, whose tensor ranks share it; each site has one at least
+    at = sites + [draw.choice(sites) for _ in range(replicas * pipeline - len(sites))]
+    draw.shuffle(at)
+    where = [site for site in at for _ in range(tensor)]
+    nodes = [f"{site}/{where[:place].count(site)}" for place, site in enumerate(where)]
+    each_has = pipeline * tensor
+    places = [nodes[first : first + each_has] for first in range(0, len(nodes), each_has)]
+    exchange = {"parameters": f"{draw.randint(100, 400)} kB", "sharding": "none", "replicas": places[1:]}
+    exchange["algorithm"] = draw.choice(("ring", "hierarchical", "direct"))
+    job: dict[str, Any] = {
+        "name": name,
+        "model": {"layers": 2 * pipeline, "d_model": 16, "heads": 4, "sequence": 8},
+        "parallelism": ranks,
+        "microbatches": draw.randint(2, 5),
+        "microbatch_size": draw.randint(1, 2),
+        "placement": places[0],
+        "pacing": plans.slots(draw, pipeline, 0.02, 0.7, 1.4),
+        "data_parallel": exchange,
+        "message": f"{draw.randint(10, 300)} kB",
+        "memory": 16,
+        "streams": draw.choice((1, 1, 3)),
+        "receives": draw.choice(("early", "late")),
+        "optimizer": {"kind": draw.choice(("adamw", "sgd"))},
+        "schedules": [draw.choice(("1f1b", "gpipe", "zb-h1") if pipeline > 1 else ("1f1b", "gpipe"))],
+        "iterations": draw.randint(8, 12),
+        "warmup": 1,
+    }
+    if draw.random() < 0.4:
+        factors = [[round(draw.uniform(1, 1.5), 2) for _ in range(pipeline)] for _ in range(replicas)]
+        job["pacing"]["factors"] = factors
+    links = [
+        {"between": list(pair), "delay": f"{draw.uniform(1, 15):.2f} ms", "rate": f"{draw.randint(60, 900)} Mbit/s"}
+        for pair in pairwise(sites)
+    ]
+    network = {"name": "chain", "datacenters": {site: {"nodes": where.count(site)} for site in sites}, "links": links}
+    plan = plans.with_every(load_plan(*plans.write(out, name, network, job)))
+    return command.GuestTraining(_failing(draw, plan), out / name)
+
+
+def _failing(draw: random.Random, plan: Plan) -> Plan:
+    """Some replica is lost, and some is always left: the first seed of which that is so."""
+    elastic = f"restart={draw.uniform(3, 5):.2f} s"
+    if draw.random() < 0.6:
+        elastic += f",repair={draw.uniform(0.5, 8):.2f} s"
+    of = draw.choice(("ranks", "ranks", "nodes", "datacenters"))
+    rank, at_s, mtbf_s = draw.randrange(plan.jobs[0].mesh.size), draw.uniform(0.1, 2), draw.uniform(2, 6)
+    while True:
+        chaos = f"mtbf={mtbf_s:.2f} s,seed={draw.randrange(1000)},of={of}"
+        try:
+            return with_recovery(plan, None, (f"rank {rank} at {at_s:.3f} s",), chaos, elastic)
+        except BadInput:
+            mtbf_s *= 1.1
+
+
+def lab_claims(taken: boots.Taken) -> list[Claim]:
+    """Of trainings whose replicas were lost."""
+    entries = {name: one["goodput"][0] for name, one in taken.comparisons.items()}
+    failures = sum(entry["failures"] for entry in entries.values())
+    what = f"{len(entries)} trainings that go on with the replicas that are left, {failures} failures"
+    for name, entry in entries.items():
+        measured, predicted = entry["measured"], entry["predicted"]
+        print(f"{name} {entry['failures']:2} failures: goodput {measured['goodput']:.4%}, {predicted['goodput']:.4%}")
+    off = [_off(entry, "goodput") for entry in entries.values()]
+    rates = [_off(entry, "samples_per_s") for entry in entries.values()]
+    shares = [entry["measured"]["goodput"] for entry in entries.values()]
+    spans = [span for entry in entries.values() for span in entry["spans"]]
+    sets = {name: {len(s["replicas"]) for s in entry["spans"]} for name, entry in entries.items()}
+    alone, back = sum(1 in found for found in sets.values()), sum(bool(span.get("joining")) for span in spans)
+    worst, ranges = max(*off, *rates), sum(row.width > 0 for row in taken.rows)
+    missed = [share for name in entries for share in iterations_off(taken.out / name)]
+    got = f"worst {worst:.4%}; goodput {min(shares):.0%} to {max(shares):.0%}; {alone} came down to one replica"
+    rows = [row for entry in entries.values() for row in entry.get("states", ())]
+    wrong = max((abs(row["wire_bytes"] - row["planned_bytes"]) for row in rows), default=0)
+    carried = f"{back} times, {sum(row['wire_bytes'] for row in rows) / 1e6:.1f} MB on {len(rows)} directions"
+    return [
+        Claim(f"{what}: goodput and samples/s as foretold", f"<= {NEAR:.2%}", got, worst <= NEAR, worst, "share"),
+        Claim(
+            "the same: every iteration as predicted with the replicas that take part",
+            f"<= {NEAR:.2%}",
+            f"{len(missed)} iterations, worst {max(missed):.4%}; {ranges} of the trainings predicted as ranges",
+            max(missed) <= NEAR,
+            max(missed),
+            "share",
+        ),
+        Claim(
+            "the same: states to replicas that are back, bytes as planned",
+            "0",
+            f"{carried}: worst {wrong:.0f} B off",
+            wrong == 0,
+            wrong,
+            "B",
+        ),
+        each(f"{what}: trusted, gradients and weights as one process's", len(taken.untrusted), len(taken.rows)),
+    ]
+
+
+def iterations_off(directory: Path) -> list[float]:
+    """By what share each iteration of a run that counts took other than predicted of it."""
+    files = RunFiles(directory)
+    (case,) = files.plan.cases
+    rows = [row for row in files.rows(case.label, 0) if not row.warmup]
+    predicted_s = predicted_times_s(files.parts(case.label, "predicted")[0], [row.iteration for row in rows])
+    return [abs(row.makespan_s / float(own_s) - 1) for row, own_s in zip(rows, predicted_s, strict=True)]
+
+
+def _off(entry: Mapping[str, Any], name: str) -> float:
+    return abs(float(entry["measured"][name]) / float(entry["predicted"][name]) - 1)
+
+
+def setting(number: int, seed: int) -> ElasticSetting:
+    """8 to 16 replicas, 20 to 100 iterations between two failures of any, a restart of up to 6 % of that time, and a
+    repair of a tenth of it up to all of it: some replica is always left."""
+    draw = random.Random(f"elastic-model/{seed}/{number}")
+    replicas, iteration_s = draw.randint(8, 16), 10 ** draw.uniform(-1, 1)
+    mtbf_s = iteration_s * 10 ** draw.uniform(1.3, 2)
+    restart_s, repair_s = mtbf_s * 10 ** draw.uniform(-3, -1.2), mtbf_s * 10 ** draw.uniform(-1, 0)
+    return ElasticSetting(replicas, iteration_s, restart_s, restart_s * draw.random(), repair_s, replicas * mtbf_s)
+
+
+def goodput(one: ElasticSetting, trainings: int, seed: int) -> float:
+    """The mean of the model, by time."""
+    mtbf_s, kept_s, total_s = one.replica_mtbf_s / one.replicas, 0.0, 0.0
+    times = ElasticTimes(lambda replicas, number: one.iteration_s, lambda there, joining: one.send_s)
+    iterations = round(FAILURES * mtbf_s / one.iteration_s)
+    for number in range(trainings):
+        draws = drawn_failures(mtbf_s, LONGEST_S, one.replicas, seed=1000 * seed + number)
+        # as many as may come: what is left over does not count
+        failures = list(islice(draws, 4 * FAILURES))
+        made = iterations, one.replicas, Elastic(one.restart_s, one.repair_s), failures
+        shares = shares_of(foretold_elastic(times, *made, _replica_of), one.replicas)
+        kept_s, total_s = kept_s + shares.kept_s, total_s + shares.total_s
+    return kept_s / total_s
+
+
+def _replica_of(failure: Failure) -> frozenset[int]:
+    return frozenset(() if failure.rank is None else (failure.rank,))
+
+
+def model_claim(seed: int) -> Claim:
+    """Of jobs of the model alone."""
+    settings = [setting(number, seed) for number in range(JOBS)]
+    found = [goodput(one, TRAININGS, number) for number, one in enumerate(settings)]
+    off = [abs(share / expected_elastic_goodput(one) - 1) for share, one in zip(found, settings, strict=True)]
+    got = f"{JOBS} jobs, {TRAININGS} trainings each, goodput {min(found):.0%} to {max(found):.0%}: "
+    got += f"worst {max(off):.2%}, median {np.median(off):.2%}"
+    claim = "goodput with the replicas that are left, lost by chance and repaired, in the model, against our formula"
+    return Claim(claim, f"<= {ASKED:.0%}", got, max(off) <= ASKED, max(off), "share", JOBS, JOBS)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Train, and ask the model; 1 when something is further off than it may be, 0 otherwise."""
+    parser = options.parser(__doc__)
+    options.add_drawn(parser, "elastic-replicas", plans=12, per_boot=12)
+    asked = parser.parse_args(words)
+    names = {f"plan-{number:03d}": number for number in options.numbers(asked)}
+    every = {name: partial(training, number, name=name, seed=asked.seed) for name, number in names.items()}
+    taken = boots.take(asked, every)
+    return report.close(asked, Topic.ROBUSTNESS, taken, [*lab_claims(taken), model_claim(asked.seed)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
