@@ -1,13 +1,14 @@
 """Does a job that adapts come near one that knows what will happen? Rehearsals in the event model.
 
-    python benchmarks/adaptation.py [--own 10] [--drawn 10] [--steady 500] [--seed 1] [--picture FILE]
+    python benchmarks/adaptation.py [--own 10] [--drawn 10] [--routes 12] [--steady 500] [--seed 1] [--picture FILE]
 
 Ten timelines of our own: a rate halved, a delay four times as long, a link lost where there is a detour, cross-traffic
 that comes and goes every 3, 5, 10 and 30 iterations, a rank 1.5 times slower, two at once, two after each other. Ten
 drawn by seed: two or three datacenters, 4 to 6 ranks, 6 to 16 microbatches, memory for P to 2 P of them, one or two
 changes. Each trains 5 iterations before the first change and 40 after it. A swap is taken to cost 20 ms. Beside them
 six of jobs that may change microbatches, routes or the ranks of their stages as well as schedules, and
-steady iterations, with slots as paced and with slots drawn with a coefficient of variation of 3 % and 37 %. Of who
+steady iterations, with slots as paced and with slots drawn with a coefficient of variation of 3 % and 37 %. And jobs
+that leave a route which recovers after 40 to 60 iterations, of our own and drawn; they see that by looks alone. Of who
 sees: of the gain of an oracle that knows all, but of a change that never happened before not until its first iteration
 has ended. The picture is of the last timeline of our own.
 """
@@ -24,19 +25,21 @@ from harness import options
 from harness.plans import joined
 from harness.record import Claim, Topic, finish
 from harness.report import show_table
+from parts import recovering_routes
 
 from testbed.adaptation import controller
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
 from testbed.adaptation.may_change import NOTHING, MayChange
-from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, rehearse
+from testbed.adaptation.rehearsal import Rehearsal, rehearse
 from testbed.adaptation.rehearsal_changes import change
 from testbed.adaptation.rehearsal_picture import draw
+from testbed.adaptation.rehearsal_world import AS_PACED, SlotVariation
 from testbed.planning.resolve import load_plan
 from testbed.planning.schedules import choose
 
 SCHEDULES = ("1f1b", "zb-h1", "zb-h2", "geopipe", "pipemorph", "crosspipe-greedy")
 V_SHAPED = ("zb-v", "wave-greedy")
-UNSEEN = "routes: one recovers unseen"
+SOON = "routes: one recovers soon"
 BEFORE, AFTER = 5, 40
 SWAP_S = 0.02
 LEAST_SHARE, WITHIN, MOST_LOST = 0.9, 3, 0.005
@@ -85,6 +88,26 @@ TWO_LINKS = {
 }
 
 
+UNLIKE_LINKS = {
+    "name": "unlike-links",
+    "datacenters": {"paris": {"nodes": 2}, "warsaw": {"nodes": 2}},
+    "links": [
+        {"name": "north", "between": ["paris", "warsaw"], "delay": "10 ms", "rate": "1 Gbit/s"},
+        {"name": "south", "between": ["paris", "warsaw"], "delay": "40 ms", "rate": "300 Mbit/s"},
+    ],
+}
+TRIANGLE = {
+    "name": "triangle",
+    "datacenters": {"a": {"nodes": 2}, "b": {"nodes": 1}, "c": {"nodes": 1}},
+    "links": [
+        {"name": "ab", "between": ["a", "b"], "delay": "3 ms", "rate": "1 Gbit/s"},
+        {"name": "ac", "between": ["c", "a"], "delay": "3 ms", "rate": "1 Gbit/s"},
+        {"name": "bc", "between": ["b", "c"], "delay": "25 ms", "rate": "400 Mbit/s"},
+    ],
+}
+"""From b to c over a: once it does so no more, a look at that is in the way of what a and b send each other."""
+
+
 def subject(
     topology: Path | dict[str, Any], workload: Path | dict[str, Any], *settings: str, may: MayChange = NOTHING
 ) -> AdaptableJob:
@@ -131,7 +154,7 @@ def varied() -> list[Timeline]:
         ),
         Timeline("routes: rate of one / 5", two, [f"link north rate x0.2 at {BEFORE}"]),
         Timeline(
-            UNSEEN,
+            SOON,
             two,
             [f"link north rate x0.2 at {BEFORE} to {BEFORE + 10}", f"link south delay x5 at {BEFORE + AFTER}"],
             BEFORE + 2 * AFTER,
@@ -144,6 +167,20 @@ def varied() -> list[Timeline]:
             [f"link north rate x0.2 at {BEFORE}"],
         ),
     ]
+
+
+def recovering(count: int, seed: int) -> list[Timeline]:
+    """Routes that are left, and recover 40 iterations later or more: two of our own, and so many drawn."""
+    routes = MayChange(routes=2)
+    pair = subject(UNLIKE_LINKS, JOB, "memory=8", "message=1.2 MB", may=routes)
+    around = subject(TRIANGLE, JOB, "memory=8", "message=1.2 MB", "placement=[a/0, a/1, b/0, c/0]", may=routes)
+    slow = f"rate x0.1 at {BEFORE} to {BEFORE + AFTER}"
+    own = [
+        Timeline("route: rate / 10", pair, [f"link north {slow}"], BEFORE + 2 * AFTER),
+        Timeline("route that shares a link: rate / 10", around, [f"link ac {slow}"], BEFORE + 2 * AFTER),
+    ]
+    every = [recovering_routes.drawn(number, seed, SCHEDULES) for number in range(count)]
+    return own + [Timeline(one.name, one.subject, [one.event], one.iterations) for one in every]
 
 
 def drawn(number: int, seed: int) -> Timeline:
@@ -246,25 +283,47 @@ def shares(claim: str, every: Sequence[Judged], asked_for: int) -> Claim:
     return Claim(claim, limit, got, kept, worst, "share", len(every), asked_for)
 
 
-def blind(one: Judged) -> Claim:
-    """A job does not see a route that it does not use."""
-    claim = "a job that left a route which then recovers unseen: share of the gain of an oracle, which knows"
-    got = f"{one.found.share:.1%}, {max(0.0, one.lost):.2%} lost"
-    return Claim(claim, f"<= {MOST_LOST:.1%} lost", got, one.lost <= MOST_LOST, one.found.share, "share", 1, 1)
+def soon(one: Judged) -> Claim:
+    """Of a route that recovers while the other one is as good: it matters when that is slow."""
+    claim = "a job that left a route which recovers 10 iterations later, of gain that can be had by seeing"
+    share, of_oracle = one.found.late_share or 0.0, f"{one.found.share or 0.0:.1%} of an oracle's, which knows"
+    got = f"{share:.1%} ({of_oracle}), {max(0.0, one.lost):.2%} lost, {len(one.found.looks)} looks"
+    kept = one.lost <= MOST_LOST and share >= LEAST_SHARE
+    limit = f">= {LEAST_SHARE:.0%}, <= {MOST_LOST:.1%} lost"
+    return Claim(claim, limit, got, kept, share, "share", 1, 1)
+
+
+def waited(every: Sequence[Judged]) -> Claim:
+    """What looks take from jobs."""
+    shares_of = [sum(row.look_s for row in one.found.rows) / one.found.total_s("adapted") for one in every]
+    looks = [look for one in every for look in one.found.looks]
+    got = (
+        f"{max(shares_of):.2%} at most; {len(looks)} looks, {sum(look.beside for look in looks)} beside iterations, "
+        f"of {sum(look.wire_bytes for look in looks) / len(looks) / 1e3:.0f} kB each way"
+    )
+    claim = "the same: time that a job waits for looks"
+    return Claim(
+        claim, f"<= {MOST_LOST:.1%}", got, max(shares_of) <= MOST_LOST, max(shares_of), "share", len(every), len(every)
+    )
 
 
 def steady(iterations: int, seed: int) -> Claim:
     """Nothing happens, and nothing must be done."""
-    swaps, lost = [], 0.0
+    swaps, lost, looks = [], 0.0, 0
+    plain, two = subject(LONGHAUL, JOB, "memory=8"), subject(TWO_LINKS, JOB, "memory=8", may=MayChange(routes=2))
     for slots in (AS_PACED, SlotVariation(VARIATION, seed), SlotVariation(VARIABLE_LENGTH, seed)):
-        plain = subject(LONGHAUL, JOB, "memory=8")
-        found = rehearse(plain, [], iterations, controller.choose("ski-rental"), swap_s=SWAP_S, drawn=slots)
-        swaps.append(len(found.swaps))
-        lost = max(lost, -found.gain_s / found.total_s("never"))
+        swaps.append(0)
+        for job in (plain, two):
+            found = rehearse(job, [], iterations, controller.choose("ski-rental"), swap_s=SWAP_S, drawn=slots)
+            swaps[-1] += len(found.swaps)
+            looks += len(found.looks)
+            lost = max(lost, -found.gain_s / found.total_s("never"))
     varied = f"{swaps[1]} with slots of {VARIATION:.0%} CV, {swaps[2]} of {VARIABLE_LENGTH:.0%}"
-    got = f"{swaps[0]} as paced, {varied}; {lost:.2%} lost"
-    claim = f"swaps in {iterations} steady iterations" + ("" if seed == DEVELOPED_ON else f" (seed {seed})")
-    return Claim(claim, "0", got, not any(swaps) and lost <= MOST_LOST, float(sum(swaps)), "swaps", 3, 3)
+    got = f"{swaps[0]} as paced, {varied}; {lost:.2%} lost; {looks} looks at other routes"
+    claim = f"swaps in {iterations} steady iterations, with one route and with two" + (
+        "" if seed == DEVELOPED_ON else f" (seed {seed})"
+    )
+    return Claim(claim, "0", got, not any(swaps) and lost <= MOST_LOST, float(sum(swaps)), "swaps", 6, 6)
 
 
 def main() -> int:
@@ -273,6 +332,7 @@ def main() -> int:
     parser.add_argument("--own", type=int, default=10, metavar="N", help="timelines of our own")
     parser.add_argument("--drawn", type=int, default=10, metavar="N", help="drawn ones")
     parser.add_argument("--varied", type=int, default=6, metavar="N", help="of jobs that may change more")
+    parser.add_argument("--routes", type=int, default=12, metavar="N", help="drawn ones of routes that recover")
     parser.add_argument("--steady", type=int, default=500, metavar="N", help="steady iterations")
     parser.add_argument("--seed", type=int, default=DEVELOPED_ON, help="of what is drawn")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the last timeline of our own")
@@ -294,10 +354,13 @@ def main() -> int:
         steady(asked.steady, asked.seed),
     ]
     if more := judged(varied()[: asked.varied]):
-        seen = [one for one in more if one.name != UNSEEN]
+        seen = [one for one in more if one.name != SOON]
         claim = "the same of jobs that may change microbatches, routes or stages too"
         claims.append(shares(claim, seen, len(seen)))
-        claims += [blind(one) for one in more if one.name == UNSEEN]
+        claims += [soon(one) for one in more if one.name == SOON]
+    if left := judged(recovering(asked.routes, asked.seed)) if asked.routes else []:
+        claim = f"the same of jobs that leave a route which recovers 40 to 60 iterations later{drawn_by}"
+        claims += [shares(claim, left, len(left)), waited(left)]
     return finish(asked, Topic.SCHEDULES, claims)
 
 

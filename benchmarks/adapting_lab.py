@@ -3,7 +3,8 @@
     python benchmarks/adapting_lab.py [--iterations 24] [--out DIR] [--real] [--record [NAME]]
 
 The demo's job on the virtual clock, beginning with the schedule that is fastest as planned, while its link changes in
-the ways below; and while nothing changes. Two have replicas, or tensor ranks. The controller sees the job's own times
+the ways below; and while nothing changes. Two have replicas, or tensor ranks; two leave a route that recovers, which
+only a look at it shows, beside iterations in one and between them in the other. The controller sees the job's own times
 and a probe, as `testbed run --adapt` has it. Printed are what all measured iterations took, what they would have taken
 with the first schedule (by the model, which knows the events), the swaps, and the share of an oracle's gain, swaps paid
 for. Exit 1 where a part is untrusted or off its prediction, where adapting took longer than that, or where a job swaps
@@ -38,6 +39,7 @@ LINK = "link paris--warsaw"
 REPLICAS, TENSOR = "replicas, delay x 6", "tensor ranks, rate / 8"
 CUT, CUT_REPLICAS = "microbatches, delay x 6", "microbatches and replicas, rate / 8"
 ROUTES, COMES_BACK = "routes, rate of one / 5", "routes, rate / 5, then the other's delay x 5"
+BACK, SHARED = "routes, rate / 8, and back", "routes, one that shares a link, rate / 8, and back"
 STAGES, ALL = "stages, rate x 0.7", "stages, microbatches and routes, rate of one / 5"
 TIMELINES: dict[str, tuple[str, ...]] = {
     "nothing": (),
@@ -58,6 +60,8 @@ TIMELINES: dict[str, tuple[str, ...]] = {
         "link north rate 1 Gbit/s at iteration 10",
         "link south delay 70 ms at iteration 15",
     ),
+    BACK: ("link north rate 125 Mbit/s at iteration 4", "link north rate 1 Gbit/s at iteration 14"),
+    SHARED: ("link ac rate 125 Mbit/s at iteration 4", "link ac rate 1 Gbit/s at iteration 14"),
     STAGES: (f"{LINK} rate 700 Mbit/s at iteration 2",),
     ALL: ("link north rate 200 Mbit/s at iteration 8",),
 }
@@ -66,6 +70,8 @@ SETTINGS = {
     REPLICAS: (*HALF, "parallelism.data=2"),
     TENSOR: (*HALF, "parallelism.tensor=2"),
     CUT_REPLICAS: (*HALF, "parallelism.data=2"),
+    BACK: ("message=900 kB",),
+    SHARED: ("message=900 kB", "placement=[a/0, a/1, b/0, c/0]"),
 }
 CUTS, TWO = ("--vary", "microbatches=16,4"), ("--vary", "routes=2")
 FREE = ("--vary", "stages")
@@ -77,6 +83,8 @@ MORE = {
     CUT_REPLICAS: ("--vary", "microbatches=12"),
     ROUTES: TWO,
     COMES_BACK: (*TWO, *CUTS),
+    BACK: TWO,
+    SHARED: TWO,
 }
 """What else a job may change beside its schedule."""
 REAL = {"schedule": "delay x 6", "microbatches": CUT, "routes": ROUTES, "stages": STAGES, "starts": None}
@@ -91,6 +99,25 @@ links:
 """
 
 
+UNLIKE_LINKS = """
+name: unlike-links
+datacenters: {paris: {nodes: 2}, warsaw: {nodes: 2}}
+links:
+  - {name: north, between: [paris, warsaw], delay: 10 ms, rate: 1 Gbit/s}
+  - {name: south, between: [warsaw, paris], delay: 40 ms, rate: 300 Mbit/s}
+"""
+TRIANGLE = """
+name: triangle
+description: From b to c over a, unless ac is slow
+datacenters: {a: {nodes: 2}, b: {nodes: 1}, c: {nodes: 1}}
+links:
+  - {name: ab, between: [a, b], delay: 3 ms, rate: 1 Gbit/s}
+  - {name: ac, between: [c, a], delay: 3 ms, rate: 1 Gbit/s}
+  - {name: bc, between: [b, c], delay: 25 ms, rate: 400 Mbit/s}
+"""
+TOPOLOGIES = {ROUTES: TWO_LINKS, COMES_BACK: TWO_LINKS, ALL: TWO_LINKS, BACK: UNLIKE_LINKS, SHARED: TRIANGLE}
+
+
 class AdaptedRun(NamedTuple):
     """What came of a timeline."""
 
@@ -103,6 +130,13 @@ class AdaptedRun(NamedTuple):
         """What was seen, believed and decided in each."""
         found: list[dict[str, Any]] = self.adaptation["iterations"]
         return found
+
+    @property
+    def looks(self) -> str:
+        """At routes that it does not use."""
+        looked = [row for row in self.iterations if row["looked_at"]]
+        kilobytes, waited_s = (sum(row[name] for row in looked) for name in ("look_bytes", "look_s"))
+        return f"{len(looked)} looks, {kilobytes / 1e3:.0f} kB each way, waited for {waited_s * 1e3:.2f} ms"
 
     @property
     def swaps(self) -> int:
@@ -128,9 +162,9 @@ class AdaptedRun(NamedTuple):
 def adapted(name: str, iterations: int, out: Path, clock: str = "virtual") -> AdaptedRun:
     """Train through a timeline."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as other:
-        other.write(TWO_LINKS)
+        other.write(TOPOLOGIES.get(name, ""))
         other.flush()
-        topology = other.name if name in (ROUTES, COMES_BACK, ALL) else "two-dc-longhaul"
+        topology = other.name if name in TOPOLOGIES else "two-dc-longhaul"
         return _adapted(name, topology, iterations, out, clock)
 
 
@@ -204,9 +238,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="testbed-adapting-") as scratch:
         for number, name in enumerate(TIMELINES):
             run = adapted(name, arguments.iterations, (arguments.out or Path(scratch)) / str(number))
-            print(
-                f"{name}: {run.swaps} swaps, gain {run.gain:+.2%}, share of an oracle's {shown(run.share)}", flush=True
-            )
+            print(f"{name}: {run.swaps} swaps, gain {run.gain:+.2%}, share of an oracle's {shown(run.share)}")
+            print(f"  {run.looks}", flush=True)
             for line in what_a_swap_took(run.adaptation):
                 print(f"  {line}")
             for row in run.rows:
@@ -217,6 +250,8 @@ def main() -> int:
     steady = sum(run.swaps for run in found if not TIMELINES[run.name])
     behind = sum(run.gain < -NEAR for run in found)
     gains = ", ".join(f"{run.name} {run.gain:+.1%} ({shown(run.share)})" for run in found)
+    looks = ", ".join(f"{run.name}: {run.looks}" for run in found if run.name in (BACK, SHARED))
+    came = all(not run.rows[-1]["label"].count(" over ") for run in found if run.name in (BACK, SHARED))
     claims = [
         each(
             f"a job that adapts in the lab, parts of {len(found)} trainings: trusted, within {NEAR:.2%}",
@@ -233,6 +268,7 @@ def main() -> int:
             value=float(behind),
             unit="cases",
         ),
+        Claim("the same: routes that were left and recover are taken again", "both", looks, came),
     ]
     return finish(arguments, Topic.SCHEDULES, claims)
 

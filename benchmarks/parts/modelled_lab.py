@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from testbed.lab.trains import Arrivals
 from testbed.pipeline.link import crossing_s
 from testbed.plan.network_state import link_costs, network_at
-from testbed.plan.plan import Plan
+from testbed.plan.plan import Plan, Route
 from testbed.plan.timeline import Moment
 from testbed.planning.drawn_iterations import phase_of
 from testbed.planning.prediction import parts_of, predict_training
@@ -17,6 +18,16 @@ from testbed.trace.predictions import prediction_of
 
 _LATEST_S = 1e6
 """Behind all that may happen in an iteration."""
+
+
+class _ModelledTrain(NamedTuple):
+    """Packets that have a plan's links for themselves."""
+
+    came: Arrivals
+
+    def arrived(self, within_s: float = 0.0) -> Arrivals | None:
+        """See session.adapting_lab.SentTrain: nothing has to be waited for."""
+        return self.came
 
 
 class _ModelledNetwork:
@@ -31,6 +42,16 @@ class _ModelledNetwork:
         network = network_at(self._plan, case, Moment(self.iteration, _LATEST_S))
         costs = link_costs(network)
         return crossing_s([costs[index] for index in network.default_route(source, target)], frame_bytes) + handover_s
+
+    def send_train(self, source: str, target: str, route: Route, packets: int, frame_bytes: int) -> _ModelledTrain:
+        """See session.adapting_lab.ProbedNetwork."""
+        costs = link_costs(network_at(self._plan, self._plan.cases[0], Moment(self.iteration, _LATEST_S)))
+        links, handover_s = [costs[index] for index in route], self._plan.host_costs.handover_s
+        first_s, last_s = (crossing_s(links, n * frame_bytes) + handover_s for n in (1, packets))
+        return _ModelledTrain(Arrivals(first_s, last_s, 0.0))
+
+    def stamp_packets(self) -> None:
+        """The model knows when they come."""
 
 
 def adapted(plan: Plan) -> dict[str, Any]:

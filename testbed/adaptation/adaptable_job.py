@@ -11,7 +11,7 @@ from typing import NamedTuple
 from testbed.adaptation.candidate import JobSetting
 from testbed.adaptation.estimates import Belief, PathEstimate, exactly
 from testbed.adaptation.may_change import NOTHING, VARY, MayChange
-from testbed.adaptation.sightings import Pair, Path, PlacedRanks
+from testbed.adaptation.sightings import PROBE_BYTES, Pair, Path, PlacedRanks
 from testbed.errors import BadInput
 from testbed.pipeline.ir import KINDS, Action
 from testbed.pipeline.problem import Problem, Route
@@ -76,6 +76,11 @@ class AdaptableJob(NamedTuple):
         return self.recipes[0].problem
 
     @property
+    def message_bytes(self) -> float:
+        """Of the longest message of its pipelines on the wire, as planned."""
+        return max(self.planned.message_bytes, default=PROBE_BYTES)
+
+    @property
     def settings(self) -> dict[JobSetting, Recipe]:
         """All that there are, each with the first recipe that has it."""
         found: dict[JobSetting, Recipe] = {}
@@ -116,6 +121,18 @@ class AdaptableJob(NamedTuple):
             for flow, route in zip(self.plan.flows, self.plan.cases[0].routes, strict=True)
         )
 
+    def crossed(self, setting: JobSetting) -> frozenset[int]:
+        """Every direction that anything of the job may cross in a setting, what its replicas exchange included."""
+        moved, sites = _moved(setting), {*self.ranks.sites}
+        default = [
+            moved.get((each.source, each.target), each.route)
+            for each in self.plan.network.routes
+            if each.source in sites and each.target in sites
+        ]
+        routes = self.routes_in(setting) or default
+        own = [path.route for path in setting.paths]
+        return frozenset(index for route in (*routes, *own) for index in route)
+
     def pairs(self, problem: Problem) -> dict[Pair, PipelineEnds]:
         """The datacenters that messages of pipelines go between, each pair with two ranks that send them."""
         between = [ends for a, b in pairwise(problem.stage_to_rank) for ends in ((a, b), (b, a)) if a != b]
@@ -150,7 +167,7 @@ def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice], may: MayChange 
         expected = "one job: others on the same links cannot be told from a slower link"
         raise BadInput.of(job.workload.name, "jobs", len(plan.jobs), expected)
     if may.starts:
-        raise BadInput.of(VARY, "starts", may.starts, "several jobs in a lab: one alone has nobody to make room for")
+        raise BadInput.of(VARY, "starts", may.starts, "several jobs: one alone has nobody to make room for")
     able = [choice for choice in choices if not family_of(choice).solver]
     if not able:
         raise BadInput.of(job.workload.name, "schedules", len(choices), "one or more that need no solver")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -14,6 +15,9 @@ from testbed.plotting import COLOURS, GRID, INK, PALE_INK, plain, save
 
 _ROOM = 0.9
 """Below the curves, of their own height, for what is said of events."""
+
+_JOB_INCHES = 1.4
+"""High is what is drawn of each of several jobs."""
 
 NEVER, ORACLE, CONTROLLER = "never adapting", "oracle", "controller"
 _LINES = {NEVER: (PALE_INK, 3.0), ORACLE: (COLOURS[2], 2.2), CONTROLLER: (COLOURS[0], 1.4)}
@@ -34,33 +38,44 @@ class AdaptationCurves(NamedTuple):
     """By what it is of, what was believed after each iteration, as a share of what was planned."""
     happens: Sequence[tuple[int, Sequence[str]]]
     """Iterations in which something changes, and in words what; no words where that has been said."""
+    jobs: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType({})
+    """Of several jobs, by name, the same as `times_s`, which is then their mean."""
 
 
 def draw_curves(curves: AdaptationCurves, path: Path) -> None:
     """Write the picture (SVG or PNG, by the ending of `path`)."""
-    figure = Figure(figsize=(9.0, 6.2), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1), facecolor="white")
-    times, beliefs = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    for axis in (times, beliefs):
+    size = 9.0, 6.2 + _JOB_INCHES * len(curves.jobs)
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1), facecolor="white")
+    heights = 3.0, *(_JOB_INCHES for _ in curves.jobs), 2.0
+    times, *of_jobs, beliefs = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    for axis in (times, *of_jobs, beliefs):
         axis.spines["top"].set_visible(False)
         axis.spines["right"].set_visible(False)
         axis.grid(color=GRID)
         axis.set_axisbelow(True)
     _draw_times(times, curves)
+    for axis, (name, times_s) in zip(of_jobs, curves.jobs.items(), strict=True):
+        for label, seconds in times_s.items():
+            _draw_line(axis, label, seconds)
+        axis.set_ylabel(plain(f"{name} [s]"))
     _draw_beliefs(beliefs, curves)
-    for axis in (times, beliefs):
+    for axis in (times, *of_jobs, beliefs):
         _mark_events(axis, curves, said=axis is times)
     figure.suptitle(plain(curves.heading), x=0.02, ha="left", color=INK, fontsize=11)
     beliefs.set_xlabel("iteration")
     save(figure, path)
 
 
+def _draw_line(axis: Axes, label: str, seconds: Sequence[float]) -> None:
+    colour, width = _LINES[label.split(" (")[0]]
+    axis.step(range(len(seconds)), seconds, where="mid", color=colour, linewidth=width, label=label)
+
+
 def _draw_times(axis: Axes, curves: AdaptationCurves) -> None:
     mine: Sequence[float] = ()
     for label, seconds in curves.times_s.items():
-        job = label.split(" (")[0]
-        colour, width = _LINES[job]
-        axis.step(range(len(seconds)), seconds, where="mid", color=colour, linewidth=width, label=label)
-        mine = seconds if job == CONTROLLER else mine
+        _draw_line(axis, label, seconds)
+        mine = seconds if label.split(" (")[0] == CONTROLLER else mine
     blue = _LINES[CONTROLLER][0]
     if curves.swaps:
         decided = [mine[place] for place in curves.swaps]
@@ -68,7 +83,7 @@ def _draw_times(axis: Axes, curves: AdaptationCurves) -> None:
     if curves.seen:
         saw = [mine[place] for place in curves.seen]
         axis.plot(curves.seen, saw, "|", label="sees a change", color=COLOURS[1], markersize=14, markeredgewidth=2)
-    axis.set_ylabel("iteration [s]")
+    axis.set_ylabel("mean of all jobs [s]" if curves.jobs else "iteration [s]")
     every = [each for line in curves.times_s.values() for each in line]
     least, most = min(every), max(every)
     axis.set_ylim(least - _ROOM * (most - least) - 0.02 * least, most + 0.02 * most)

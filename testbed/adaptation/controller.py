@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from testbed.adaptation.adaptable_job import AdaptableJob, planned_belief
 from testbed.adaptation.candidate import JobCandidate, Prospect
-from testbed.adaptation.estimates import CONFIRMING, Belief, Estimator, Learnt
-from testbed.adaptation.prospects import Prospects
+from testbed.adaptation.estimates import Belief
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next, turn_since
-from testbed.adaptation.sightings import Path as Crossed
-from testbed.adaptation.sightings import Sighting
-from testbed.adaptation.swap_costs import Sends, SwapCosts
+from testbed.adaptation.swap_costs import SwapCosts
 from testbed.errors import BadInput, TestbedError
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
 from testbed.spec import yaml_tree
@@ -36,15 +31,6 @@ DWELL = 3
 
 LASTS = 3
 """Iterations that what has changed is expected to stay at least: what lasts less than a dwell nobody can follow."""
-
-PHASES = 8
-"""So many of the latest are remembered."""
-
-MOST_READINGS = 8
-"""Of the same iteration, each by what was believed after the one before it."""
-
-SAME_SHARE = 0.01
-"""By so much of it what messages take by themselves may differ between two readings to be the same."""
 
 
 class Outlook(NamedTuple):
@@ -135,7 +121,7 @@ class _SkiRental:
         """What is best over all that is known to be ahead is begun at once, maybe just before it is needed."""
         if best == outlook.running.candidate:
             return None
-        self.since_swap, self.lost_s = 0, {}
+        self.since_swap, self.lost_s = self.dwell, {}  # what was foreseen and does not come is undone at once
         return next(each for each in outlook.prospects if each.candidate == best)
 
 
@@ -245,127 +231,3 @@ def choose(
     except Unusable as error:
         raise error.at(option, "controller") from error
     return ControllerChoice(text, found, options, content, option)
-
-
-class Step(NamedTuple):
-    """What came of one iteration."""
-
-    learnt: Learnt
-    belief: Belief
-    swapped_to: Prospect | None
-    stays_s: float
-    """What the next iteration is predicted to take with the schedule that ran ..."""
-    expected_s: float
-    """... and with the one that goes on."""
-    swap_s: float
-    """What the swap is taken to cost; 0 of none."""
-
-
-class _Since(NamedTuple):
-    belief: Belief
-    iterations: int
-
-
-class AnyProspects(Protocol):
-    """What may run, and what it would take: of one job (Prospects), or of several (StartProspects)."""
-
-    @property
-    def every(self) -> list[Prospect]:
-        """All that are candidates now; nothing is predicted of them."""
-
-    def beside(self, running: Prospect, belief: Belief) -> tuple[Prospect, list[Prospect]]:
-        """The running candidate with what it is predicted to take now, and all of them, that one included."""
-
-    def times(self, belief: Belief) -> Mapping[JobCandidate, float]:
-        """What an iteration takes with each candidate if that is so."""
-
-    def as_planned(self, seen: Sighting, running: Prospect) -> Sighting:
-        """What is seen of the running candidate, as it would be of microbatches and stages as they are planned."""
-
-    def alone(self, belief: Belief, running: Prospect) -> Mapping[Crossed, float]:
-        """Of what even the fastest message between two datacenters takes longer than a probe, the share that it would
-        take by itself, if that is so.
-        """
-
-    def sends_s(self, belief: Belief) -> Sends:
-        """What swaps send, if that is so."""
-
-
-def adapting_job(subject: AdaptableJob, decide: Decide, swap_s: float, running: str | None = None) -> Adapting:
-    """A job that begins with what is fastest as planned, or with the choice labelled `running`.
-
-    Raises DoesNotFit where no choice has room, BadInput where the one to begin with has none.
-    """
-    prospects, planned = Prospects(subject), planned_belief(subject)
-    best = prospects.to_begin_with(planned)
-    begun = best if running is None else prospects.labelled(running, planned)
-    if begun is None:
-        fitting = prospects.made_for(planned)
-        expected = f"a schedule that fits ({', '.join(each.label for each in fitting)})"
-        raise BadInput.of("--begin", "schedule", running, expected)
-    return Adapting(prospects, planned, begun, decide, swap_s)
-
-
-class Adapting:
-    """What adapts: it learns from every iteration, asks its controller, and has the candidate that runs."""
-
-    def __init__(
-        self, prospects: AnyProspects, planned: Belief, begun: Prospect, decide: Decide, swap_s: float
-    ) -> None:
-        """Swaps are taken to cost `swap_s` until it is told what they took."""
-        self._prospects, self._decide, self.swap_costs = prospects, decide, SwapCosts(swap_s)
-        self.running, self._estimator = begun, Estimator(planned)
-        self._estimator.use(begun.setting.paths)
-        self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
-
-    def after(self, iteration: int, seen: Sighting) -> Step:
-        """Take an iteration that has ended; `running` is then what the next one has to run."""
-        learnt = self._learn(seen)
-        belief, doubts = self._estimator.belief, self._estimator.doubts
-        self._remember(belief, doubts, bool(learnt.changes))
-        self.running, prospects = self._prospects.beside(self.running, belief)
-        self.swap_costs.sends_s = self._prospects.sends_s(belief)
-        phases = [BelievedPhase(each.iterations, self._prospects.times(each.belief)) for each in self._believed]
-        asked = iteration, self.running, prospects, self.swap_costs, belief, doubts, seen.iteration_s, phases
-        chosen = self._decide(Outlook(*asked))
-        if chosen is not None and chosen.candidate == self.running.candidate:
-            chosen = None
-        swap_s = 0.0 if chosen is None else self.swap_costs.between(self.running.setting, chosen.setting)
-        stays_s, self.running = self.running.predicted_s, chosen or self.running
-        self._estimator.use(self.running.setting.paths)
-        return Step(learnt, belief, chosen, stays_s, self.running.predicted_s, swap_s)
-
-    @property
-    def candidates(self) -> list[Prospect]:
-        """All that it may swap to."""
-        return self._prospects.every
-
-    def _learn(self, seen: Sighting) -> Learnt:
-        """What messages would take by themselves depends on what is believed: again where that has changed, until what
-        is believed says the same of them."""
-        seen, before, taken = self._prospects.as_planned(seen, self.running), deepcopy(self._estimator), self._alone()
-        learnt, alone = self._estimator.learn(seen.by_themselves(taken)), taken
-        for _ in range(MOST_READINGS):
-            read, alone = alone, self._alone()
-            same = all(abs(alone[path] - share) <= SAME_SHARE * share for path, share in read.items())
-            if same or not learnt.changes:
-                break
-            self._estimator = deepcopy(before)
-            self._estimator.reread({path: alone[path] / share for path, share in taken.items() if share})
-            learnt = self._estimator.learn(seen.by_themselves(alone))
-        return learnt
-
-    def _alone(self) -> Mapping[Crossed, float]:
-        return self._prospects.alone(self._estimator.belief, self.running)
-
-    def _remember(self, belief: Belief, doubts: bool, changed: bool) -> None:
-        self._doubted += 1
-        if changed:
-            if len(self._believed) > 1 and self._believed[-1].iterations < CONFIRMING:
-                # what it was taken for at first, corrected: the same change
-                self._doubted += self._believed.pop().iterations
-            self._believed = [*self._believed[1 - PHASES :], _Since(belief, 0)]
-        if not doubts:
-            last = self._believed[-1]
-            self._believed[-1] = last._replace(iterations=last.iterations + self._doubted)
-            self._doubted = 0

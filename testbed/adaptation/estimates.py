@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from testbed.adaptation.level import ALARM, Level, WindowedMinimum
+from testbed.adaptation.level import ALARM, LEAST_SIGMA, Level, WindowedMinimum
 from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Path, RankKind, Sighting
 from testbed.pipeline.ir import Kind
 
@@ -75,15 +75,24 @@ class Belief:
     """What links and ranks are, as far as the job knows."""
 
     paths: Mapping[Path, PathEstimate]
-    """What a path was when the job last used it, else as planned."""
+    """What a path was when the job last used it or looked at it, else as planned."""
     slots: Mapping[RankKind, Interval]
     used: frozenset[Path] = frozenset()
-    """Paths that it uses or has used; of links that only others cross it knows nothing."""
+    """Paths that it uses, or has used or looked at; of links that only others cross it knows nothing."""
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal of beliefs that say the same."""
         return tuple(sorted(self.paths.items())), tuple(sorted(self.slots.items())), self.used
+
+
+def vouched_for(belief: Belief, planned: Belief, fresh: Collection[Path]) -> list[Path]:
+    """Paths that are believed to be others than planned since they were seen last, and all of whose links are crossed
+    by `fresh` ones that are as planned: what was the matter with them is over.
+    """
+    good = {link for path in fresh if belief.paths[path] == planned.paths[path] for link in path.route}
+    stale = (path for path in belief.paths if path not in fresh and belief.paths[path] != planned.paths[path])
+    return [path for path in stale if good.issuperset(path.route)]
 
 
 def between(one: Belief, other: Belief, share: float) -> Belief:
@@ -227,7 +236,7 @@ class Estimator:
     """Learns from one iteration after the other."""
 
     def __init__(self, planned: Belief) -> None:
-        self.belief, self._in_use = planned, frozenset(planned.paths)
+        self.belief, self._planned, self._in_use = planned, planned, frozenset(planned.paths)
         self._paths = {which: _Path(known=[path]) for which, path in planned.paths.items()}
         self._ranks = {
             number: _Rank({kind: slot.value for (rank, kind), slot in planned.slots.items() if rank == number})
@@ -241,12 +250,14 @@ class Estimator:
 
     def learn(self, seen: Sighting) -> Learnt:
         """Take an iteration. A belief changes once several in a row agree on another one."""
-        alarms = [named(path) for path, crossing in seen.crossings.items() if self._paths[path].add(crossing)]
+        crossings = {**seen.crossings, **seen.looked}
+        self.belief = replace(self.belief, used=self.belief.used.union(seen.looked))
+        alarms = [named(path) for path, crossing in crossings.items() if self._paths[path].add(crossing)]
         by_rank: dict[int, dict[Kind, ActionTimes]] = {}
         for (rank, kind), slot in seen.slots.items():
             by_rank.setdefault(rank, {})[kind] = slot
         alarms += [f"rank {rank}" for rank, slots in by_rank.items() if self._ranks[rank].add(slots)]
-        return Learnt(tuple(alarms), tuple(self._believe(seen)))
+        return Learnt(tuple(alarms), tuple(self._believe(seen, crossings)))
 
     def reread(self, factors: Mapping[Path, float]) -> None:
         """By so many times as long, beyond a probe, have messages so far been misread that waited for others."""
@@ -256,15 +267,25 @@ class Estimator:
     @property
     def doubts(self) -> bool:
         """Whether an alarm waits for another iteration to say the same."""
-        used = (self._paths[path] for path in self._in_use)
-        paths = any(path.last is not None and path.estimate() is None for path in used)
-        return paths or any(rank.seen and rank.doubts for rank in self._ranks.values())
+        return bool(self.doubted & self._in_use) or any(rank.seen and rank.doubts for rank in self._ranks.values())
 
-    def _believe(self, seen: Sighting) -> list[str]:
+    @property
+    def doubted(self) -> frozenset[Path]:
+        """Paths, used or not, of which another crossing has to say what the last one did."""
+        return frozenset(which for which, path in self._paths.items() if path.last and path.estimate() is None)
+
+    def noise_s(self, which: Path) -> float:
+        """By how much the times of packets differ on a path: as far as they were seen to, at least 1 % of what they
+        take as planned."""
+        probes = self._paths[which].probes.values
+        spread_s = max(probes, default=0.0) - min(probes, default=0.0)
+        return max(spread_s, LEAST_SIGMA * self._planned.paths[which].crossing_s(PROBE_BYTES))
+
+    def _believe(self, seen: Sighting, crossings: Mapping[Path, Crossing]) -> list[str]:
         """Take over what is confirmed and differs; the names of that."""
         matters_s = MATTERS * min((slot.mean_s for slot in seen.slots.values() if slot.mean_s > 0), default=0.0)
         changes = []
-        for which, crossing in seen.crossings.items():
+        for which, crossing in crossings.items():
             path = self._paths[which]
             found = path.estimate()
             sizes = PROBE_BYTES, crossing.message_bytes
@@ -273,6 +294,11 @@ class Estimator:
                 path.known = [*(other for other in path.known if other != found), found]
                 self.belief = replace(self.belief, paths={**self.belief.paths, which: found})
                 changes.append(named(which))
+        for which in vouched_for(self.belief, self._planned, self._in_use | crossings.keys()) if seen.looked else ():
+            planned = self._planned.paths[which]
+            self._paths[which] = _Path(known=[*self._paths[which].known, planned])
+            self.belief = replace(self.belief, paths={**self.belief.paths, which: planned})
+            changes.append(named(which))
         for number, rank in self._ranks.items():
             of_kinds = {(number, kind): slot for kind, slot in rank.estimate().items()}
             known = self.belief.slots

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from testbed.adaptation.adaptable_job import AdaptableJob, planned_belief
+from testbed.adaptation.adapting import Adapting, adapting_job
 from testbed.adaptation.candidate import JobSetting, Prospect
-from testbed.adaptation.controller import Adapting, Decide, adapting_job
+from testbed.adaptation.controller import Decide
 from testbed.adaptation.estimates import Belief
 from testbed.adaptation.jobs_in_rounds import JobsInRounds, StartProspects, best_starts_of
-from testbed.adaptation.sightings import PROBE_BYTES, Path, Sighting, sighting, with_wire_bytes
+from testbed.adaptation.sightings import Path, Sighting, sighting, with_wire_bytes
 from testbed.model.lower import Load
 from testbed.plan.plan import Case, JobSchedule
 from testbed.trace.tables import Trace
@@ -26,7 +27,7 @@ class LabSubject(Protocol):
         """As planned."""
 
     @property
-    def largest_message_bytes(self) -> float:
+    def message_bytes(self) -> float:
         """Of all messages of pipelines, as planned."""
 
     @property
@@ -41,6 +42,9 @@ class LabSubject(Protocol):
 
     def probed(self, setting: JobSetting) -> dict[Path, tuple[str, str]]:
         """The nodes between which a packet is sent for each path that is in use."""
+
+    def nodes_of(self, path: Path) -> tuple[str, str]:
+        """Two nodes between which its pipelines would send along a path, whether it is in use or not."""
 
     def seen(
         self, measured: Sequence[Trace], predicted: Sequence[Trace], runs: Prospect, probes_s: Mapping[Path, float]
@@ -62,9 +66,9 @@ class OneJob(NamedTuple):
         return planned_belief(self.job)
 
     @property
-    def largest_message_bytes(self) -> float:
+    def message_bytes(self) -> float:
         """As planned."""
-        return max(self.job.planned.message_bytes, default=PROBE_BYTES)
+        return self.job.message_bytes
 
     @property
     def cases(self) -> list[Case]:
@@ -95,6 +99,10 @@ class OneJob(NamedTuple):
         ends = self.job.pairs(problem)
         return {path: self.job.nodes_of(problem, ends[path.pair]) for path in setting.paths}
 
+    def nodes_of(self, path: Path) -> tuple[str, str]:
+        """In the first setting that has it."""
+        return self.probed(next(setting for setting in self.job.settings if path in setting.paths))[path]
+
     def seen(
         self, measured: Sequence[Trace], predicted: Sequence[Trace], runs: Prospect, probes_s: Mapping[Path, float]
     ) -> Sighting:
@@ -121,9 +129,9 @@ class SeveralJobs(NamedTuple):
         return self.jobs.belief()
 
     @property
-    def largest_message_bytes(self) -> float:
+    def message_bytes(self) -> float:
         """Of any of them."""
-        return max(max(job.planned.message_bytes, default=PROBE_BYTES) for job in self.jobs.jobs)
+        return self.jobs.message_bytes
 
     @property
     def cases(self) -> list[Case]:
@@ -141,6 +149,10 @@ class SeveralJobs(NamedTuple):
     def probed(self, setting: JobSetting) -> dict[Path, tuple[str, str]]:
         """Of the pipelines' messages of all of them."""
         return {path: self.jobs.nodes_of(path) for path in setting.paths}
+
+    def nodes_of(self, path: Path) -> tuple[str, str]:
+        """Of the job whose messages are looked at."""
+        return self.jobs.nodes_of(path)
 
     def seen(
         self, measured: Sequence[Trace], predicted: Sequence[Trace], runs: Prospect, probes_s: Mapping[Path, float]

@@ -6,7 +6,7 @@ What counts is the mean of the jobs' iterations, each from its own start: that o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from testbed.adaptation.adaptable_job import AdaptableJob, PipelineEnds, links_of, one_of_several, planned_belief
@@ -79,6 +79,11 @@ class JobsInRounds(NamedTuple):
         """Their nodes."""
         job = self.jobs[self.watched(path)]
         return job.nodes_of(job.recipes[0].problem, self.ends(path))
+
+    @property
+    def message_bytes(self) -> float:
+        """Of the longest message of a pipeline on the wire, as planned."""
+        return max(job.message_bytes for job in self.jobs)
 
     def belief(self) -> Belief:
         """What is believed as they begin: as planned."""
@@ -223,6 +228,15 @@ class StartProspects:
     def sends_s(self, belief: Belief) -> Sends:
         """Swaps send nothing."""
         return nothing_sent
+
+    def in_the_way(self, paths: Collection[Path], running: Prospect) -> bool:
+        """There are no paths but those that are used."""
+        return True
+
+    @property
+    def message_bytes(self) -> float:
+        """Of any of them."""
+        return self._jobs.message_bytes
 
     @property
     def every(self) -> list[Prospect]:

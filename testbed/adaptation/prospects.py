@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -145,6 +145,16 @@ class Prospects:
             return known[one, other]
 
         return sends_s
+
+    def in_the_way(self, paths: Collection[Path], running: Prospect) -> bool:
+        """Whether what goes along these paths shares a link or a node's card with what the running candidate sends."""
+        crossed = self._subject.crossed(running.setting)
+        return bool(self._subject.planned.cards) or any(not crossed.isdisjoint(path.route) for path in paths)
+
+    @property
+    def message_bytes(self) -> float:
+        """Of the longest message of a pipeline on the wire, as planned."""
+        return self._subject.message_bytes
 
     def _problems(self, belief: Belief) -> list[Problem]:
         return [believed(self._subject, recipe, belief) for recipe in self._subject.recipes]

@@ -1,4 +1,4 @@
-"""A rehearsal: a job trains in the event model, iteration after iteration, while links and ranks change.
+"""A rehearsal: a job, or several, train in the event model, iteration after iteration, while links and ranks change.
 
 Three jobs go through the same: one that never adapts, one with a controller, which sees nothing but the model's times
 of its messages and actions, and an oracle that knows all that will happen and swaps when that is best.
@@ -7,28 +7,23 @@ of its messages and actions, and an oracle that knows all that will happen and s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from testbed.adaptation.adaptable_job import AdaptableJob
-from testbed.adaptation.candidate import JobCandidate, JobSetting, Prospect
-from testbed.adaptation.controller import ControllerChoice, Step, adapting_job
+from testbed.adaptation.adapting import Adapting, Step, adapting_job
+from testbed.adaptation.candidate import Prospect
+from testbed.adaptation.controller import ControllerChoice
+from testbed.adaptation.in_lab import SeveralJobs
+from testbed.adaptation.jobs_in_rounds import JobsInRounds
+from testbed.adaptation.looks import Look
 from testbed.adaptation.oracle import best_sequence
-from testbed.adaptation.rehearsal_changes import Change, Truth, real_problem, truth_at
-from testbed.adaptation.sightings import PROBE_BYTES, Path, sighting
-from testbed.adaptation.swap_costs import SwapCosts, sending_s
-from testbed.errors import DoesNotFit
-from testbed.model.lower import Load
-from testbed.model.simulate import makespan, simulate_jobs
-from testbed.pipeline.ir import KINDS, Action
-from testbed.pipeline.link import crossing_s
-from testbed.pipeline.problem import Problem
-from testbed.schedule.registry import generate_choice
-from testbed.trace.tables import Trace
+from testbed.adaptation.rehearsal_changes import Change
+from testbed.adaptation.rehearsal_of_jobs import JobsWorld
+from testbed.adaptation.rehearsal_world import AS_PACED, LookedAt, OneJobsWorld, SlotVariation, World
 
 WORTH_KNOWING = 0.005
 """Share of all time that an oracle has to gain before a controller's share of that gain says anything."""
@@ -38,117 +33,16 @@ OVER = "over: "
 """Stands before a change that is no more."""
 
 
-class SlotVariation(NamedTuple):
-    """Slots that are not always the same: lognormal, each action of each iteration drawn by itself."""
+class JobTimes(NamedTuple):
+    """What an iteration of a job takes, from its own start."""
 
-    variation: float = 0.0
-    """Coefficient of variation; 0: as paced."""
-    seed: int = 1
-
-    def slots_s(self, problem: Problem, iteration: int) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-        """As `Load.slots_s` wants them; the same for every schedule."""
-        if not self.variation:
-            return None
-        means = np.array(
-            [[problem.duration(Action(stage, kind, 0)) for kind in KINDS] for stage in range(problem.n_stages)]
-        )
-        sigma = np.sqrt(np.log1p(self.variation**2))
-        draw = np.random.default_rng([self.seed, iteration])
-        replicas = len(problem.pipelines) // problem.tensor
-        factors = draw.lognormal(-(sigma**2) / 2, sigma, (replicas, *means.shape, problem.n_microbatches))
-        drawn_s: np.ndarray[Any, np.dtype[np.float64]] = means[None, :, :, None] * factors
-        return drawn_s
-
-
-AS_PACED = SlotVariation()
-
-
-@dataclass
-class World:
-    """What really happens: every iteration of every candidate, whoever runs it."""
-
-    subject: AdaptableJob
-    changes: Sequence[Change]
-    drawn: SlotVariation
-    _states: dict[tuple[bool, ...], int] = field(default_factory=dict)
-    _truths: list[Truth] = field(default_factory=list)
-    _problems: dict[tuple[int, JobSetting], Problem] = field(default_factory=dict)
-    _traces: dict[tuple[int, JobCandidate, int], Trace] = field(default_factory=dict)
-    _times_s: dict[tuple[int, JobCandidate], float] = field(default_factory=dict)
-    _sends_s: dict[tuple[int, JobSetting, JobSetting], float] = field(default_factory=dict)
-
-    def state(self, iteration: int) -> int:
-        """A number for how things are then; the same one where they are the same."""
-        active = tuple(each.applies(iteration) for each in self.changes)
-        if active not in self._states:
-            truth = truth_at(self.subject.plan, self.changes, iteration)
-            if truth not in self._truths:
-                self._truths.append(truth)
-            self._states[active] = self._truths.index(truth)
-        return self._states[active]
-
-    def problem(self, state: int, setting: JobSetting) -> Problem:
-        """What iterations cost then."""
-        if (state, setting) not in self._problems:
-            self._problems[state, setting] = real_problem(self.subject, self._truths[state], setting)
-        return self._problems[state, setting]
-
-    def trace(self, runs: Prospect, iteration: int) -> Trace:
-        """An iteration as it really is, with the slots that were drawn for it."""
-        state = self.state(iteration)
-        problem = self.problem(state, runs.setting)
-        slots_s = self.drawn.slots_s(problem, iteration)
-        key = state, runs.candidate, -1 if slots_s is None else iteration
-        if key not in self._traces:
-            receives = self.subject.plan.jobs[0].workload.receives
-            self._traces[key] = simulate_jobs([Load(problem, runs.schedule, 0.0, receives, slots_s)])
-        return self._traces[key]
-
-    def iteration_s(self, runs: Prospect, iteration: int) -> float:
-        """What it takes."""
-        return float(self.trace(runs, iteration).makespans()[0])
-
-    def probes_s(self, iteration: int, setting: JobSetting) -> dict[Path, float]:
-        """What one packet takes between datacenters while nothing else is on its way."""
-        problem = self.problem(self.state(iteration), setting)
-        routes = {pair: ends.route(problem) for pair, ends in self.subject.pairs(problem).items()}
-        return {
-            path: crossing_s([problem.links[index] for index in routes[path.pair]], PROBE_BYTES) + problem.handover_s
-            for path in setting.paths
-        }
-
-    def swap_costs(self, iteration: int, swap_s: float) -> SwapCosts:
-        """What swaps before an iteration really cost: so much, and what they send over links as they are in the one
-        before it.
-        """
-        state = self.state(max(0, iteration - 1))
-
-        def sends_s(one: JobSetting, other: JobSetting) -> float:
-            key = state, one, other
-            if key not in self._sends_s:
-                problems = partial(self.problem, state)
-                self._sends_s[key] = sending_s(self.subject, problems, one, other)
-            return self._sends_s[key]
-
-        return SwapCosts(swap_s, sends_s)
-
-    def paid_s(self, iteration: int, before: Prospect, runs: Prospect, swap_s: float) -> float:
-        """What it costs to go on with a candidate from this iteration on."""
-        if runs.candidate == before.candidate:
-            return 0.0
-        return self.swap_costs(iteration, swap_s).between(before.setting, runs.setting)
-
-    def typical_s(self, runs: Prospect, state: int) -> float:
-        """What an iteration takes in a state with the slots as they are in the mean."""
-        key = state, runs.candidate
-        if key not in self._times_s:
-            receives = self.subject.plan.jobs[0].workload.receives
-            self._times_s[key] = makespan(self.problem(state, runs.setting), runs.schedule, receives=receives)
-        return self._times_s[key]
+    never_s: float
+    adapted_s: float
+    oracle_s: float
 
 
 class Rehearsed(NamedTuple):
-    """An iteration of all three; seconds, with what a swap before it has cost."""
+    """An iteration of all three; seconds, with what a swap before it has cost; of several jobs the mean."""
 
     iteration: int
     happens: tuple[str, ...]
@@ -165,6 +59,12 @@ class Rehearsed(NamedTuple):
     """... and of the oracle's."""
     step: Step
     """What the controller learnt from it and decided behind it."""
+    look: Look | None
+    """Beside it, or behind it ..."""
+    look_s: float
+    """... and for how long the job waited for it, which is in `adapted_s`."""
+    jobs: tuple[JobTimes, ...]
+    """Of every job, without what is between iterations."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +80,11 @@ class Rehearsal:
         """The first iterations of the controller's schedules."""
         return [row.iteration + 1 for row in self.rows if row.step.swapped_to is not None]
 
+    @property
+    def looks(self) -> list[Look]:
+        """At routes that were not used."""
+        return [row.look for row in self.rows if row.look is not None]
+
     def since(self, iteration: int) -> Rehearsal:
         """What came from an iteration on."""
         return replace(self, rows=self.rows[iteration:])
@@ -187,6 +92,14 @@ class Rehearsal:
     def total_s(self, who: str) -> float:
         """Of `never`, `adapted`, `oracle` or `late_oracle`."""
         return float(sum(getattr(row, f"{who}_s") for row in self.rows))
+
+    @property
+    def jobs(self) -> list[JobTimes]:
+        """What all iterations of each job took, from its own starts."""
+        return [
+            JobTimes(*map(sum, zip(*of_job, strict=True)))
+            for of_job in zip(*(row.jobs for row in self.rows), strict=True)
+        ]
 
     @property
     def gain_s(self) -> float:
@@ -231,39 +144,73 @@ def rehearse(
 
     Raises BadInput for what cannot be trained: no route is left, or no schedule fits.
     """
-    world = World(subject, changes, drawn)
     adapting = adapting_job(subject, controller.begin(), swap_s, begin)
-    ran, steps = [adapting.running], list[Step]()
+    return _through(OneJobsWorld(subject, changes, drawn), adapting, changes, iterations, swap_s, advance)
+
+
+def rehearse_jobs(
+    jobs: JobsInRounds,
+    changes: Sequence[Change],
+    iterations: int,
+    controller: ControllerChoice,
+    *,
+    swap_s: float,
+    drawn: SlotVariation = AS_PACED,
+    advance: Callable[[], None] = lambda: None,
+) -> Rehearsal:
+    """The same of several jobs, of which one controller shifts the starts, as in a lab; they begin as their plan has
+    it.
+    """
+    adapting = SeveralJobs(jobs).adapting(controller.begin(), swap_s)
+    return _through(JobsWorld(jobs, changes, drawn), adapting, changes, iterations, swap_s, advance)
+
+
+def _through(
+    world: World,
+    adapting: Adapting,
+    changes: Sequence[Change],
+    iterations: int,
+    swap_s: float,
+    advance: Callable[[], None],
+) -> Rehearsal:
+    ran, steps, looks_s = [adapting.running], list[Step](), list[float]()
     for iteration in range(iterations):
-        probes_s = world.probes_s(iteration, ran[-1].setting)
-        seen = sighting(world.trace(ran[-1], iteration), subject.ranks, probes_s)
-        steps.append(adapting.after(iteration, seen))
+        seen = world.seen(ran[-1], iteration)
+        look = steps[-1].look if steps else None
+        looked = LookedAt({}, 0.0) if look is None else world.looked(look, iteration, ran[-1])
+        looks_s.append(looked.waited_s)
+        steps.append(adapting.after(iteration, seen, *looked))
         if took_s := world.paid_s(iteration + 1, ran[-1], adapting.running, swap_s):
             adapting.swap_costs.learn(ran[-1].setting, adapting.running.setting, took_s)
         ran.append(adapting.running)
         advance()
     first = ran[0]
-    others = [*ran, *adapting.candidates]
     states = [world.state(iteration) for iteration in range(iterations)]
-    able = _able(world, others, states)
+    able = _able(world, [*ran, *adapting.candidates], states)
     knows = [first, *_oracle(world, able, _spans(states), swap_s)]
     begins, *goes_on = spans_of_who_sees(states)
     late = [first] * (1 + len(begins)) + _oracle(world, able, goes_on, swap_s, len(states) - sum(map(len, goes_on)))
+
+    def took(iteration: int, before: Prospect, runs: Prospect) -> float:
+        return world.iteration_s(runs, iteration) + world.paid_s(iteration, before, runs, swap_s)
+
     rows = []
     for iteration, step in enumerate(steps):
-        known, begun = knows[iteration + 1], ran[max(0, iteration - 1)]
+        mine, known = ran[iteration], knows[iteration + 1]
         rows.append(
             Rehearsed(
                 iteration,
                 _happens(changes, iteration),
                 world.iteration_s(first, iteration),
-                world.iteration_s(ran[iteration], iteration) + world.paid_s(iteration, begun, ran[iteration], swap_s),
-                world.iteration_s(known, iteration) + world.paid_s(iteration, knows[iteration], known, swap_s),
-                world.iteration_s(late[iteration + 1], iteration)
-                + world.paid_s(iteration, late[iteration], late[iteration + 1], swap_s),
-                ran[iteration].label,
+                took(iteration, ran[max(0, iteration - 1)], mine) + looks_s[iteration],
+                took(iteration, knows[iteration], known),
+                took(iteration, late[iteration], late[iteration + 1]),
+                mine.label,
                 known.label,
                 step,
+                steps[iteration - 1].look if iteration else None,
+                looks_s[iteration],
+                tuple(map(JobTimes, *(world.times_s(runs, iteration) for runs in (first, mine, known)))),
             )
         )
     return Rehearsal(rows, swap_s, sum(_is_other(*pair) for pair in pairwise(knows)))
@@ -321,16 +268,11 @@ def _oracle(
 
 
 def _able(world: World, others: Sequence[Prospect], states: Sequence[int]) -> list[Prospect]:
-    """What an oracle may run: whatever the controller could, with whose first candidate it begins, and every choice in
-    every setting, made for every state that comes; each once."""
+    """What an oracle may run: whatever the controller could, with whose first candidate it begins, and what is made
+    for every state that comes; each once."""
     found = {each.candidate: each for each in reversed(others)}
     found = {others[0].candidate: others[0], **found}
     for state in dict.fromkeys(states):
-        for label, choice, setting, planned in world.subject.recipes:
-            real = world.problem(state, setting).with_memory(planned.memory_limit)
-            try:
-                made = Prospect(label, setting, (generate_choice(choice, real).schedule,), np.nan)
-            except DoesNotFit:
-                continue
+        for made in world.made_for(state):
             found.setdefault(made.candidate, made)
     return list(found.values())

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from testbed.adaptation.adaptable_job import AdaptableJob
 from testbed.adaptation.candidate import JobSetting
-from testbed.errors import BadInput
+from testbed.errors import BadInput, listed, meant
 from testbed.pipeline.problem import Problem
 from testbed.plan.network_state import changed_directions, planned
 from testbed.plan.plan import Plan
@@ -67,17 +67,22 @@ def change(text: str, plan: Plan) -> Change:
         read = read_event(text)
     except FieldError as error:
         raise BadInput.of("--event", "event", error.value, error.expected) from error
-    becomes, (job,) = read.becomes, plan.jobs[:1]
+    becomes, names = read.becomes, [job.name for job in plan.jobs]
     by_chance = becomes.loss is not None or becomes.jitter_s is not None
     inside = read.seconds or read.for_s is not None or read.down_s or read.comes_and_goes or read.trace
     if read.what == "datacenter" or by_chance or inside:
         raise BadInput.of("--event", "event", text, FORMS)
     if read.what == "link":
+        if read.lost and len(names) > 1:
+            raise BadInput.of("--event", "event", text, "no lost link: several jobs keep their routes")
         planned(plan.network).directions_of(read.name)
         check_names(read, {link.link: (link.source, link.target) for link in planned(plan.network).links})
         return Change(read)
-    if read.name not in ("", job.name):
-        raise BadInput.of("--event", "job", read.name, job.name)
+    if not read.name and len(names) > 1:
+        raise BadInput.of("--event", "event", text, f"JOB rank {read.rank} ..., of jobs {listed(names)}")
+    if read.name not in ("", *names):
+        raise BadInput.of("--event", "job", read.name, f"one of the jobs ({listed(names)}){meant(read.name, names)}")
+    job = plan.jobs[_job_of(read, plan)]
     if job.mesh.dp > 1:
         raise BadInput.of("--event", "event", text, "no slower rank of a job with replicas: `run --adapt` has that")
     if read.rank >= job.mesh.pp:
@@ -85,12 +90,33 @@ def change(text: str, plan: Plan) -> Change:
     return Change(read)
 
 
+def _job_of(read: EventText, plan: Plan) -> int:
+    """The number of the job whose rank it is."""
+    return [job.name for job in plan.jobs].index(read.name) if read.name else 0
+
+
 class Truth(NamedTuple):
     """How things really are in an iteration; equal where nothing is different."""
 
     plan: Plan
-    slower: tuple[tuple[int, float], ...]
-    """(rank, factor)"""
+    slower: tuple[tuple[tuple[int, int], float], ...]
+    """Of every job and pipeline rank that is, ((job, rank), factor)."""
+
+    def slow(self, problem: Problem, job: int) -> Problem:
+        """What iterations of a job cost with its ranks as they are."""
+        factors = dict(self.slower)
+        of_stages = [factors.get((job, rank), 1.0) for rank in problem.stage_to_rank]
+
+        def slower(seconds: tuple[float, ...]) -> tuple[float, ...]:
+            return tuple(factor * each for factor, each in zip(of_stages, seconds, strict=False))
+
+        return replace(
+            problem,
+            forward_s=slower(problem.forward_s),
+            input_s=slower(problem.input_s),
+            weight_s=slower(problem.weight_s),
+            backward_s=slower(problem.backward_s),
+        )
 
 
 def truth_at(plan: Plan, changes: Sequence[Change], iteration: int) -> Truth:
@@ -104,11 +130,11 @@ def truth_at(plan: Plan, changes: Sequence[Change], iteration: int) -> Truth:
 
     network = changed_directions(plan.network, changed)
     lost = dict.fromkeys(each.read.name for each in now if each.lost)
-    factors: dict[int, float] = {}
+    factors: dict[tuple[int, int], float] = {}
     for each in now:
         if each.read.what == "rank":
-            rank = each.read.rank
-            factors[rank] = factors.get(rank, 1.0) * each.read.factor
+            which = _job_of(each.read, plan), each.read.rank
+            factors[which] = factors.get(which, 1.0) * each.read.factor
     real = replace(
         plan,
         network=network,
@@ -119,22 +145,10 @@ def truth_at(plan: Plan, changes: Sequence[Change], iteration: int) -> Truth:
 
 def real_problem(subject: AdaptableJob, truth: Truth, setting: JobSetting) -> Problem:
     """What an iteration really costs in a setting. Raises BadInput where lost links leave no route."""
-    recipe, stages = subject.settings[setting], setting.stages
+    recipe = subject.settings[setting]
     real = subject.problem_of(truth.plan, recipe.choice, setting)
     for (source, target), ends in subject.pairs(recipe.problem).items():
         if real.cards.issuperset(ends.route(real)):
             lost = " + ".join(event.name for event in truth.plan.events)
             raise BadInput.of("--event", "lost", lost, f"a route that is left from {source} to {target}")
-    factors = dict(truth.slower)
-    of_stages = [factors.get(rank, 1.0) for rank in stages]
-
-    def slower(seconds: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(factor * each for factor, each in zip(of_stages, seconds, strict=False))
-
-    return replace(
-        real,
-        forward_s=slower(real.forward_s),
-        input_s=slower(real.input_s),
-        weight_s=slower(real.weight_s),
-        backward_s=slower(real.backward_s),
-    )
+    return truth.slow(real, 0)

@@ -1,8 +1,8 @@
-"""The picture of a rehearsal: every iteration of the three jobs, what happened, and what the controller believed."""
+"""The picture of a rehearsal: every iteration of all three, what happened, and what the controller believed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from testbed.adaptation.adaptation_picture import CONTROLLER, NEVER, ORACLE, AdaptationCurves, draw_curves
@@ -11,8 +11,10 @@ from testbed.adaptation.rehearsal import OVER, Rehearsal
 from testbed.adaptation.sightings import Path as Crossed
 
 
-def draw(rehearsal: Rehearsal, planned: Belief, message_bytes: float, path: Path, heading: str) -> None:
-    """Write the picture (SVG or PNG, by the ending of `path`)."""
+def draw(
+    rehearsal: Rehearsal, planned: Belief, message_bytes: float, path: Path, heading: str, jobs: Sequence[str] = ()
+) -> None:
+    """Write the picture (SVG or PNG, by the ending of `path`); of several `jobs` each has curves of its own."""
     rows = rehearsal.rows
     times_s = {
         NEVER: [row.never_s for row in rows],
@@ -22,7 +24,15 @@ def draw(rehearsal: Rehearsal, planned: Belief, message_bytes: float, path: Path
     swaps = [place for place, row in enumerate(rows) if row.step.swapped_to is not None]
     seen = [place for place, row in enumerate(rows) if row.step.learnt.alarms]
     believed = _believed(rehearsal, planned, message_bytes)
-    draw_curves(AdaptationCurves(heading, times_s, swaps, seen, believed, _happens(rehearsal)), path)
+    each = {}
+    for number, name in enumerate(jobs if len(jobs) > 1 else ()):
+        mine = [row.jobs[number] for row in rows]
+        each[name] = {
+            NEVER: [one.never_s for one in mine],
+            ORACLE: [one.oracle_s for one in mine],
+            CONTROLLER: [one.adapted_s for one in mine],
+        }
+    draw_curves(AdaptationCurves(heading, times_s, swaps, seen, believed, _happens(rehearsal), each), path)
 
 
 def _believed(rehearsal: Rehearsal, planned: Belief, message_bytes: float) -> dict[str, list[float]]:

@@ -2,6 +2,7 @@
 
 Between two datacenters it sees messages of two sizes: those of the pipeline, and a probe that it sends once in an
 iteration while nothing else is on its way. Both together tell a delay from a rate.
+A path that it does not use it may look at (looks.py).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,9 @@ from testbed.trace.tables import KINDS, MESSAGE_LETTERS, Trace
 
 PROBE_BYTES = 1500.0
 """On the wire: one packet."""
+
+SENDER_LIMITED = 1.2
+"""What comes in no longer than so many times what it took to send does not tell of a link."""
 
 Pair = tuple[str, str]
 """Two datacenters: source and target."""
@@ -62,6 +67,29 @@ class Crossing(NamedTuple):
     """On the wire."""
 
 
+class TrainTimes(NamedTuple):
+    """Packets sent back to back over links that were idle, from when the first one was sent."""
+
+    first_s: float
+    """Until it came ..."""
+    last_s: float
+    """... and until the last one did."""
+    wire_bytes: float
+    """Of all of them."""
+    sent_s: float = 0.0
+    """How long it took to send them: of a link that is faster than its sender it is known how fast it is at least."""
+
+    def crossing(self, message_bytes: float, planned_bps: float) -> Crossing:
+        """What a packet and a message of so many bytes take there; at the planned rate where all that is known of the
+        rate is that it may be that.
+        """
+        per_byte_s = max(0.0, self.last_s - self.first_s) / (self.wire_bytes - PROBE_BYTES)
+        if self.last_s - self.first_s <= SENDER_LIMITED * self.sent_s:
+            per_byte_s = min(per_byte_s, 8 / planned_bps)
+        longer_s = per_byte_s * max(0.0, message_bytes - PROBE_BYTES)
+        return Crossing(self.first_s, self.first_s + longer_s, message_bytes)
+
+
 class ActionTimes(NamedTuple):
     """All actions of a kind on a rank, each as if it were whole."""
 
@@ -79,6 +107,8 @@ class Sighting(NamedTuple):
     """By the paths that it used."""
     slots: Mapping[RankKind, ActionTimes]
     """By pipeline rank; of several replicas that of the slowest."""
+    looked: Mapping[Path, Crossing] = MappingProxyType({})
+    """What messages would take, as planned, by paths that it did not use and looked at."""
 
     def by_themselves(self, shares: Mapping[Path, float]) -> Sighting:
         """With messages as if they had not had to wait for others on a full link: these shares of what they took longer

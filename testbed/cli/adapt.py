@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.table import Table
@@ -14,8 +15,10 @@ from testbed.cli import options
 from testbed.errors import BadInput
 
 if TYPE_CHECKING:
+    from testbed.adaptation.controller import ControllerChoice
     from testbed.adaptation.estimates import Belief, Interval
-    from testbed.adaptation.rehearsal import Rehearsal, Rehearsed
+    from testbed.adaptation.rehearsal import JobTimes, Rehearsal, Rehearsed
+    from testbed.plan.plan import Plan
 
 _Events = Annotated[
     list[str] | None,
@@ -33,7 +36,12 @@ _Controller = Annotated[
 _Begin = Annotated[
     str | None, typer.Option(metavar="NAME", help="The schedule to begin with; default: the fastest as planned.")
 ]
-_Cost = Annotated[str, typer.Option(metavar="TIME", help="What a swap costs beside what it sends.")]
+_Cost = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="What a swap costs beside what it sends; default: 20 ms, of several jobs' starts 1 ms."
+    ),
+]
 _Variation = Annotated[
     float,
     typer.Option(min=0, max=100, metavar="PERCENT", help="Coefficient of variation of every action's slot."),
@@ -46,14 +54,14 @@ _Picture = Annotated[
 
 def adapt(
     topology: options.TopologyFile,
-    workload: options.WorkloadFile,
+    workloads: options.WorkloadFiles,
     events: _Events = None,
     iterations: _Total = 60,
     schedule: options.Schedules = None,
     begin: _Begin = None,
     vary: options.Vary = None,
     controller: _Controller = "ski-rental",
-    swap_cost: _Cost = "20 ms",
+    swap_cost: _Cost = None,
     slot_noise: _Variation = 0.0,
     seed: _Seed = 1,
     picture: _Picture = Path("adapt.svg"),
@@ -67,46 +75,97 @@ def adapt(
     else; it may swap between the schedules of the workload, or those of --schedule, each made anew for what it
     believes, and change what else --vary says. Beside it train a job that never adapts and an oracle that knows all
     events before they happen.
+
+    Of several workloads: jobs that train in rounds over links that they share, of which one controller sees the times
+    of all and shifts the starts, with --vary starts=N.
     """
-    from testbed.adaptation import controller as controllers
-    from testbed.adaptation.adaptable_job import adaptable_job, planned_belief
-    from testbed.adaptation.may_change import may_change
-    from testbed.adaptation.rehearsal import SlotVariation, rehearse
+    from testbed.adaptation.controller import choose
     from testbed.adaptation.rehearsal_changes import change
     from testbed.adaptation.rehearsal_picture import draw
+    from testbed.adaptation.rehearsal_world import SlotVariation
     from testbed.cli.progress import Terminal
     from testbed.files import output
     from testbed.plan.background import rates_change
     from testbed.planning import resolve
-    from testbed.planning.schedules import choose
-    from testbed.units import TIME
 
-    swap_s = options.quantity("--swap-cost", swap_cost, TIME, "a time")
-    chosen = controllers.choose(controller)
-    plan = resolve.load_plan(topology, workload, settings=settings or [])
+    chosen, several = choose(controller), len(workloads) > 1
+    plan = resolve.load_plan(topology, *workloads, settings=settings or [])
     if rates_change(plan):
         expected = "constant rates: a rehearsal has iterations that differ by --event alone"
         raise BadInput.of(plan.network.name, "background", "rates that change", expected)
-    job = adaptable_job(plan, choose(plan, schedule or []), may_change(vary or ()))
-    changes = [change(text, plan) for text in events or []]
-    variation = SlotVariation(slot_noise / 100, seed)
+    asked = _Asked(schedule or (), begin, vary or (), chosen, swap_cost)
+    subject = (_several if several else _one)(plan, asked)
+    changes, drawn = [change(text, plan) for text in events or []], SlotVariation(slot_noise / 100, seed)
     with Terminal(quiet=quiet).step("rehearsing", iterations) as step:
-        found = rehearse(
-            job, changes, iterations, chosen, swap_s=swap_s, begin=begin, drawn=variation, advance=step.advance
-        )
-    heading, planned = f"{plan.jobs[0].name} on {plan.network.name}, {chosen.label}", planned_belief(job)
+        found = subject.rehearsed(changes, iterations, chosen, drawn=drawn, advance=step.advance)
+    names = [job.name for job in plan.jobs]
+    heading = f"{' + '.join(names)} on {plan.network.name}, {chosen.label}"
     with output(picture, "--picture") as partial:
-        draw(found, planned, max(job.planned.message_bytes, default=0.0), partial, heading)
+        draw(found, subject.planned, subject.message_bytes, partial, heading, names)
     if as_json:
-        facts = {"topology": plan.network.name, "workload": plan.jobs[0].workload.name, "controller": chosen.label}
-        options.emit({**facts, **_document(found, planned), "picture": str(picture)})
+        facts: dict[str, Any] = {"topology": plan.network.name, "controller": chosen.label}
+        facts |= {"workloads": names} if several else {"workload": plan.jobs[0].workload.name}
+        options.emit({**facts, **_document(found, subject.planned, names), "picture": str(picture)})
     else:
-        _show(found, planned, heading)
+        _show(found, subject.planned, heading, names)
         options.stdout_console(80).print(f"drawn in {picture}", highlight=False, soft_wrap=True)
 
 
-def _show(found: Rehearsal, planned: Belief, heading: str) -> None:
-    from testbed.units import show_change, show_times
+class _Asked(NamedTuple):
+    """Options."""
+
+    schedules: Sequence[str]
+    begin: str | None
+    vary: Sequence[str]
+    controller: ControllerChoice
+    swap_cost: str | None
+
+    def swap_s(self, otherwise: float) -> float:
+        from testbed.units import TIME
+
+        return otherwise if self.swap_cost is None else options.quantity("--swap-cost", self.swap_cost, TIME, "a time")
+
+
+class _Subject(NamedTuple):
+    """What is rehearsed, and what it begins to believe."""
+
+    rehearsed: Callable[..., Rehearsal]
+    planned: Belief
+    message_bytes: float
+
+
+def _one(plan: Plan, asked: _Asked) -> _Subject:
+    """The only job of a plan. Raises BadInput."""
+    from testbed.adaptation.adaptable_job import adaptable_job, planned_belief
+    from testbed.adaptation.adapting_plan import SWAP_S
+    from testbed.adaptation.may_change import may_change
+    from testbed.adaptation.rehearsal import rehearse
+    from testbed.planning.schedules import choose
+
+    swap_s = asked.swap_s(SWAP_S)
+    job = adaptable_job(plan, choose(plan, asked.schedules), may_change(asked.vary))
+    rehearsed = partial(rehearse, job, begin=asked.begin, swap_s=swap_s)
+    return _Subject(rehearsed, planned_belief(job), max(job.planned.message_bytes, default=0.0))
+
+
+def _several(plan: Plan, asked: _Asked) -> _Subject:
+    """The jobs of a plan, as a lab trains them. Raises BadInput."""
+    from testbed.adaptation.adapting_plan import SHIFT_S, with_adaptation
+    from testbed.adaptation.jobs_in_rounds import jobs_in_rounds
+    from testbed.adaptation.may_change import VARY, may_change
+    from testbed.adaptation.rehearsal import rehearse_jobs
+    from testbed.planning.schedules import with_every_job
+
+    if asked.begin is not None:
+        raise BadInput.of("--begin", "schedule", asked.begin, "one job: several have one schedule each, and keep it")
+    swap_s, may = asked.swap_s(SHIFT_S), may_change(asked.vary)
+    adapting = with_adaptation(with_every_job(plan, asked.schedules), asked.controller.label, may, VARY)
+    jobs = jobs_in_rounds(adapting, may.starts)
+    return _Subject(partial(rehearse_jobs, jobs, swap_s=swap_s), jobs.belief(), jobs.message_bytes)
+
+
+def _show(found: Rehearsal, planned: Belief, heading: str, names: Sequence[str]) -> None:
+    from testbed.units import show_change, show_size, show_time, show_times
 
     console = options.stdout_console(80)
     told = Table(title=heading, title_justify="left")
@@ -119,18 +178,40 @@ def _show(found: Rehearsal, planned: Belief, heading: str) -> None:
             told.add_row("" if number else str(row.iteration), word, what)
         before = row.step.belief
     totals = Table(title=f"{len(found.rows)} iterations", title_justify="left")
-    for number, column in enumerate(("job", "all of them", "swaps", "gain", "of the oracle's")):
+    job = "jobs, on the mean" if len(names) > 1 else "job"
+    for number, column in enumerate((job, "all of them", "swaps", "gain", "of the oracle's")):
         totals.add_column(column, justify="right" if number else "left")
     every = {"never adapting": "never", "controller": "adapted", "oracle": "oracle"}
     seconds = [found.total_s(who) for who in every.values()]
     swaps = "0", str(len(found.swaps)), str(found.oracle_swaps)
     gains = [show_change((seconds[0] - own_s) / seconds[0], 2) for own_s in seconds]
     shares = "", "nothing to gain" if found.share is None else f"{found.share:.1%}", ""
+    if looks := found.looks:
+        waited = show_time(sum(row.look_s for row in found.rows))
+        size = show_size(sum(look.wire_bytes for look in looks))
+        totals.caption = f"{len(looks)} looks at routes that were not used: {size} each way, {waited} waited for"
     for row_of in zip(every, show_times(seconds), swaps, gains, shares, strict=True):
         totals.add_row(*row_of)
     if told.row_count:
         console.print(told)
     console.print(totals)
+    if len(names) > 1:
+        console.print(_of_jobs(found, names))
+
+
+def _of_jobs(found: Rehearsal, names: Sequence[str]) -> Table:
+    """What each of several jobs has of it."""
+    from testbed.adaptation.rehearsal import WORTH_KNOWING
+    from testbed.units import show_change, show_times
+
+    table = Table(title="every job, from its own start", title_justify="left")
+    for number, column in enumerate(("job", "never adapting", "controller", "oracle", "gain", "of the oracle's")):
+        table.add_column(column, justify="right" if number else "left")
+    for name, times in zip(names, found.jobs, strict=True):
+        gain_s, most_s = times.never_s - times.adapted_s, times.never_s - times.oracle_s
+        share = f"{gain_s / most_s:.1%}" if most_s > WORTH_KNOWING * times.never_s else "nothing to gain"
+        table.add_row(name, *show_times(times), show_change(gain_s / times.never_s, 2), share)
+    return table
 
 
 def _told(row: Rehearsed, before: Belief) -> list[tuple[str, str]]:
@@ -177,8 +258,10 @@ def _interval(estimate: Interval, show: Callable[[float], str]) -> str:
     return value if low == value == high else f"{value} ({low} to {high})"
 
 
-def _document(found: Rehearsal, planned: Belief) -> dict[str, Any]:
-    """Seconds, bit/s and shares."""
+def _document(found: Rehearsal, planned: Belief, names: Sequence[str]) -> dict[str, Any]:
+    """Seconds, bit/s, bytes and shares."""
+    from testbed.adaptation.estimates import named
+
     rows, before = [], planned
     for row in found.rows:
         step = row.step
@@ -197,10 +280,15 @@ def _document(found: Rehearsal, planned: Belief) -> dict[str, Any]:
                 "swap_s": step.swap_s,
                 "swap_to": None if step.swapped_to is None else step.swapped_to.label,
                 "expected_s": step.expected_s,
+                "looked_at": [named(path) for path in row.look.paths] if row.look else [],
+                "look_bytes": row.look.wire_bytes if row.look else 0.0,
+                "look_s": row.look_s,
             }
         )
+        if len(names) > 1:
+            rows[-1]["jobs"] = _jobs(names, row.jobs)
         before = step.belief
-    return {
+    return ({"jobs": _jobs(names, found.jobs)} if len(names) > 1 else {}) | {
         "swap_cost_s": found.swap_s,
         "never_s": found.total_s("never"),
         "controller_s": found.total_s("adapted"),
@@ -210,8 +298,17 @@ def _document(found: Rehearsal, planned: Belief) -> dict[str, Any]:
         "share_of_late_gain": found.late_share,
         "swaps": len(found.swaps),
         "oracle_swaps": found.oracle_swaps,
+        "looks": len(found.looks),
         "iterations": rows,
     }
+
+
+def _jobs(names: Sequence[str], times: Sequence[JobTimes]) -> list[dict[str, Any]]:
+    every = zip(names, times, strict=True)
+    return [
+        {"job": name, "never_s": of.never_s, "controller_s": of.adapted_s, "oracle_s": of.oracle_s}
+        for name, of in every
+    ]
 
 
 def _estimates(belief: Belief, before: Belief) -> list[dict[str, Any]]:

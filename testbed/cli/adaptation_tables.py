@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.grouping import grouped
-from testbed.units import show_change, show_rate, show_time, show_times
+from testbed.units import show_change, show_rate, show_size, show_time, show_times
 
 
 def adaptation_tables(adaptation: Mapping[str, Any] | None) -> Iterator[Table | Text]:
@@ -54,13 +54,14 @@ def what_it_brought(adaptation: Mapping[str, Any]) -> str:
 
 def share_of_oracle(adaptation: Mapping[str, Any]) -> float | None:
     """What adapting brought of what an oracle would gain, swaps paid for by both: by the controller as they took, by
-    the oracle as they are believed to; None where it gains nothing.
+    the oracle as they are believed to; and what the controller waited for looks. None where it gains nothing.
     """
     rows, assumed_s = adaptation["iterations"], adaptation.get("swap_s", 0.0)
     never_s, measured_s, oracle_s = (
         sum(row[name] for row in rows) for name in ("never_predicted_s", "measured_s", "oracle_predicted_s")
     )
     paid_s = sum(_took_s(row, assumed_s) for row in rows if row["swapped_to"] is not None)
+    paid_s += sum(row.get("look_s", 0.0) for row in rows)
     oracle_paid_s = sum(row.get("oracle_swap_s", assumed_s) for row in rows if row["oracle_swaps"])
     most_s = never_s - oracle_s - oracle_paid_s
     return (never_s - measured_s - paid_s) / most_s if most_s > 0 else None
@@ -81,6 +82,10 @@ def what_a_swap_took(adaptation: Mapping[str, Any]) -> Iterator[str]:
         first, last = (show_time(row["swap_believed_s"]) for row in (swaps[0], swaps[-1]))
         believed = f"believed to cost {first}" + (f", before the last one {last}" if len(swaps) > 1 else "")
         yield f"{_swaps(len(swaps))} of {kind} took {shown} ({believed})"
+    if looks := [row for row in rows if row.get("looked_at")]:
+        size, waited_s = (sum(row[name] for row in looks) for name in ("look_bytes", "look_s"))
+        count = "1 look" if len(looks) == 1 else f"{len(looks)} looks"
+        yield f"{count} at routes that were not used: {show_size(size)} each way, waited for {show_time(waited_s)}"
     idle_s = [row["idle_s"] for row in rows if row.get("idle_s") is not None]
     probing_s = [row["probing_s"] for row in rows if row.get("probing_s") is not None]
     if idle_s and probing_s:

@@ -21,8 +21,9 @@ _HEADER = struct.Struct("!BBHHH")
 
 _STAMP = struct.Struct("=q")
 _LARGEST_READ = 256
-_SO_TIMESTAMPNS = 35  # asm-generic; the socket module lacks it
+SO_TIMESTAMPNS = 35  # asm-generic; the socket module lacks it
 _TIMESPEC = struct.Struct("=qq")
+TIMESPEC_BYTES = _TIMESPEC.size
 
 
 class Echoes:
@@ -34,7 +35,7 @@ class Echoes:
         self._answered = set[int]()
         self.round_trips_s: list[float] = []
         own.setblocking(False)
-        own.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)  # of arrival: whenever this process has its turn
+        own.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # of arrival: whenever this process has its turn
         own.connect((address, 0))
 
     def fileno(self) -> int:
@@ -62,14 +63,14 @@ class Echoes:
             return
         self._answered.add(number)
         (sent_ns,) = _STAMP.unpack_from(packet, begin + _HEADER.size)
-        self.round_trips_s.append((_arrival_ns(control) - sent_ns) / 1e9)
+        self.round_trips_s.append((arrival_ns(control) - sent_ns) / 1e9)
 
 
-def _arrival_ns(control: Sequence[tuple[int, int, bytes]]) -> int:
+def arrival_ns(control: Sequence[tuple[int, int, bytes]]) -> int:
     """When the kernel had a packet, by the steady clock: the kernel says it by that of dates, which may be set."""
     now_ns = time.monotonic_ns()
     for level, kind, data in control:
-        if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
+        if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)
             return now_ns - max(0, time.time_ns() - int(seconds * 10**9 + nanoseconds))
     return now_ns

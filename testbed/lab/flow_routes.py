@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.lab import addresses
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 _PRIORITY = 100
 """Of the rules, before those by source datacenter."""
+
+_SERVICE_PRIORITY = 90
+"""Of those for packets of a type of service: before all others."""
 
 _TABLES = 20_000
 """Table number of "leave by direction 0"; behind those by source datacenter."""
@@ -55,9 +59,7 @@ class FlowRoutes:
 
     def clear(self) -> None:
         """Remove what was in force. Raises RunFailed when the kernel refuses, or has lost it meanwhile."""
-        for name, rule in self._rules:
-            with self._lab.netlink(self._lab.routers[name]) as netlink:
-                netlink.ask("rule", "del", **rule)
+        self._remove(self._rules)
         for name, entry in self._sized:
             with self._lab.netlink(self._lab.containers[name]) as netlink:
                 netlink.ask("route", "del", **entry)
@@ -67,23 +69,43 @@ class FlowRoutes:
         """Have traffic between (source node, target node) take these directions. Raises RunFailed."""
         for (source, target), route in routes.items():
             for index in route:
-                self._add(source, target, index)
+                self._rules.append(self._add(source, target, index))
 
-    def _add(self, source: str, target: str, index: int) -> None:
-        """At the router where direction `index` begins, traffic of this pair leaves by it."""
+    @contextmanager
+    def of_service(self, type_of_service: int, source: str, target: str, route: Sequence[int]) -> Iterator[None]:
+        """Have packets of a type of service between this pair take these directions meanwhile, whatever all other
+        traffic does. Raises RunFailed."""
+        rules: list[tuple[str, dict[str, Any]]] = []
+        try:
+            for index in route:
+                rules.append(self._add(source, target, index, priority=_SERVICE_PRIORITY, tos=type_of_service))
+            yield
+        finally:
+            self._remove(rules)
+
+    def _add(
+        self, source: str, target: str, index: int, priority: int = _PRIORITY, **more: int
+    ) -> tuple[str, dict[str, Any]]:
+        """At the router where direction `index` begins, traffic of this pair leaves by it; returns router and rule."""
         lab, name = self._lab, self._lab.directions[index].source
-        rule = {
+        rule: dict[str, Any] = {
             "src": f"{lab.address(source)}/32",
             "dst": f"{lab.address(target)}/32",
             "table": _TABLES + index,
-            "priority": _PRIORITY,
+            "priority": priority,
+            **more,
         }
         with lab.netlink(lab.routers[name]) as netlink:
             if index not in self._tables:
                 netlink.ask("route", "add", dst="default", table=_TABLES + index, **next_hop(lab, netlink, index))
                 self._tables.add(index)
             netlink.ask("rule", "add", **rule)
-        self._rules.append((name, rule))
+        return name, rule
+
+    def _remove(self, rules: Iterable[tuple[str, dict[str, Any]]]) -> None:
+        for name, rule in rules:
+            with self._lab.netlink(self._lab.routers[name]) as netlink:
+                netlink.ask("rule", "del", **rule)
 
     def size(self, source: str, target: str, metrics: dict[str, int]) -> None:
         """TCP between this pair begins with these route metrics."""

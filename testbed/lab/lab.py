@@ -39,6 +39,7 @@ from testbed.lab.probes import Ends, one_way_delays
 from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import LinkCounters, TimedChange, TimedShaper, choose, qdisc, require_timed, tbf
+from testbed.lab.trains import TYPE_OF_SERVICE, Train, stamps
 from testbed.lab.wires import Cabling
 from testbed.plan.events import links_change
 from testbed.plan.network_state import planned
@@ -177,6 +178,16 @@ class Lab:
         delay_s, rate_bps = sum(link.delay_s for link in route), min(link.rate_bps for link in route)
         ends = Ends(self.containers[source], self.address(source), self.containers[target], self.address(target))
         return one_way_delays(ends, delay_s, rate_bps, at_most=_PROBES, frame_bytes=frame_bytes).minimum
+
+    def send_train(self, source: str, target: str, route: Route, packets: int, frame_bytes: int) -> Train:
+        """Send frames of so many bytes from one node to another along a route, back to back. Raises RunFailed."""
+        ends = Ends(self.containers[source], self.address(source), self.containers[target], self.address(target))
+        own_route = self._flow_routes.of_service(TYPE_OF_SERVICE, source, target, route)
+        return Train(ends, packets, frame_bytes, own_route)
+
+    def stamp_packets(self) -> None:
+        """Trains will be sent: have the kernel stamp packets as they come, until the lab is closed."""
+        self._limited.enter_context(stamps())
 
     # --- life ----------------------------------------------------------------------------------
 

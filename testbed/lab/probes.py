@@ -155,7 +155,7 @@ _STAMP = struct.Struct("=iq")
 
 
 @contextmanager
-def _udp(ends: Ends) -> Iterator[tuple[socket.socket, socket.socket]]:
+def udp(ends: Ends) -> Iterator[tuple[socket.socket, socket.socket]]:
     """What sends from one end, and what receives at the other without blocking."""
     with _socket(ends.source, socket.SOCK_DGRAM) as sender, _socket(ends.target, socket.SOCK_DGRAM) as receiver:
         receiver.bind((ends.target_address, 0))
@@ -179,7 +179,7 @@ def one_way_delays(
     """
     count, needed = (min(at_most, probes) for probes in probes_for(arriving))
     interval, padding = max(0.010, 4 * serialisation_s(frame_bytes, rate_bps)), bytes(frame_bytes - _PROBE_BYTES)
-    with _udp(ends) as (sender, receiver):
+    with udp(ends) as (sender, receiver):
         begin = time.monotonic()
         deadline = begin + count * interval + 3 * delay_s + 2
         delays: list[float] = []
@@ -206,8 +206,8 @@ def losses(ends: Ends, delay_s: float, rate_bps: float, loss: float) -> LossCoun
     """
     interval = max(50e-6, 2 * serialisation_s(_PROBE_BYTES, rate_bps))
     count, arrived, sent = packets_to_send(loss, interval), 0, 0
-    with _udp(ends) as (sender, receiver):
-        _give_room(receiver, socket.SO_RCVBUF, 1 << 26)
+    with udp(ends) as (sender, receiver):
+        give_room(receiver, socket.SO_RCVBUF, 1 << 26)
         begin = time.monotonic()
         while sent < count:
             due = min(count, 1 + int((time.monotonic() - begin) / interval))
@@ -316,7 +316,7 @@ class _Flow:
         return int.from_bytes(fcntl.ioctl(self._sender, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
-def _give_room(end: socket.socket, option: int, room_bytes: int) -> None:
+def give_room(end: socket.socket, option: int, room_bytes: int) -> None:
     """Have a socket buffer so much, whatever the machine's limit is.
 
     In a user namespace nobody may pass that limit (net.core.rmem_max): TCP's buffers then grow by themselves, as the
@@ -350,10 +350,10 @@ def wire_rate(ends: Ends, delay_s: float, route: RouteFacts, queue_bytes: float)
     # Until the first byte arrives nothing but the pace keeps the route from overfilling.
     fill_pace = 1 + min(_PACING - 1, waiting / 2 / max(1.0, window - waiting))
     with _socket(ends.target, socket.SOCK_STREAM) as listener, _socket(ends.source, socket.SOCK_STREAM) as sender:
-        _give_room(listener, socket.SO_RCVBUF, buffers)
+        give_room(listener, socket.SO_RCVBUF, buffers)
         listener.bind((ends.target_address, 0))
         listener.listen(1)
-        _give_room(sender, socket.SO_SNDBUF, buffers)
+        give_room(sender, socket.SO_SNDBUF, buffers)
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         if paced:

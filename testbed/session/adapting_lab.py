@@ -12,27 +12,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.adaptation.adaptable_job import adaptable_job
+from testbed.adaptation.adapting import Step
 from testbed.adaptation.adapting_plan import OPTION
 from testbed.adaptation.candidate import JobSetting, Prospect
-from testbed.adaptation.controller import Step, choose
+from testbed.adaptation.controller import choose
 from testbed.adaptation.estimates import Belief, named
 from testbed.adaptation.in_lab import LabSubject, OneJob, SeveralJobs
 from testbed.adaptation.jobs_in_rounds import jobs_in_rounds
+from testbed.adaptation.looks import Look
 from testbed.adaptation.may_change import MayChange
 from testbed.adaptation.oracle import best_sequence
-from testbed.adaptation.sightings import PROBE_BYTES, Path
+from testbed.adaptation.sightings import PROBE_BYTES, Path, TrainTimes
 from testbed.adaptation.swap_costs import kind_of
 from testbed.errors import RunFailed
+from testbed.lab.trains import Arrivals
 from testbed.model.lower import Load, shared_by
-from testbed.plan.plan import Adaptation, Case, Plan
+from testbed.plan.plan import Adaptation, Case, Plan, Route
 from testbed.plan.timeline import LinkEvent
+from testbed.plan.traffic import PlannedTraffic
 from testbed.planning.drawn_iterations import phase_of, rank_changes, varies
 from testbed.planning.prediction import parts_of, predict_training
 from testbed.planning.training_prediction import TrainingPrediction
 from testbed.session.running import GoesOn, Shifts
+from testbed.session.timers import TimedAction
 from testbed.spec.choice import with_ending
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace
+
+LOOKS_AT_S = 1e-3
+"""Into an iteration a train leaves that goes beside it: behind whatever changes as it begins."""
+
+
+class SentTrain(Protocol):
+    """On its way."""
+
+    def arrived(self, within_s: float = 0.0) -> Arrivals | None:
+        """When it came, or None of less than half of it, once all has come or so long has passed."""
 
 
 class ProbedNetwork(Protocol):
@@ -40,6 +55,12 @@ class ProbedNetwork(Protocol):
 
     def probe_s(self, source: str, target: str, frame_bytes: int) -> float:
         """Seconds that it takes from one node to another. Raises RunFailed where none arrives."""
+
+    def send_train(self, source: str, target: str, route: Route, packets: int, frame_bytes: int) -> SentTrain:
+        """Send so many packets back to back along a route, whatever others take. Raises RunFailed."""
+
+    def stamp_packets(self) -> None:
+        """Trains will be sent from now on: have it know when packets come."""
 
 
 class AdaptingLab:
@@ -65,6 +86,14 @@ class AdaptingLab:
         self._rows: list[dict[str, Any]] = []
         self._swap: tuple[JobSetting, JobSetting] | None = None
         """That which was decided last."""
+        self._look: Look | None = None
+        """Beside the iteration that is under way, or behind it ..."""
+        self._trains: dict[Path, SentTrain] = {}
+        """... and those of its trains that have left."""
+        if any(path not in self._begun.setting.paths for path in self._subject.belief.paths):
+            network.stamp_packets()
+        self._carried = [0.0] * (len(plan.network.directions) + len(plan.network.cards))
+        """By direction, wire bytes of trains since they were told of."""
 
     @property
     def document(self) -> dict[str, Any]:
@@ -88,10 +117,14 @@ class AdaptingLab:
         if running.setting not in self._predicted:
             self._predicted[running.setting] = self._parts(running, self._training(running))
         seen = self._subject.seen(ended, self._predicted[running.setting], running, probes_s)
-        step = self._adapting.after(iteration - 1, seen)
+        look, (trains, look_s) = self._look, self._looked()
+        step = self._adapting.after(iteration - 1, seen, trains, look_s)
+        self._look = None if over else step.look
         step = step._replace(swapped_to=None, expected_s=step.stays_s) if over else step
         self._keep(iteration - 1, running, seen.iteration_s, probes_s, step)
-        self._rows[-1]["probing_s"] = probing_s
+        looked = {named(path): path in trains for path in look.paths} if look else {}
+        self._rows[-1] |= {"probing_s": probing_s, "looked_at": looked, "look_s": look_s}
+        self._rows[-1]["look_bytes"] = look.wire_bytes if look else 0.0
         if step.swapped_to is None:
             return None
         if not isinstance(self._subject, OneJob):
@@ -108,6 +141,39 @@ class AdaptingLab:
     def goes_on(self, iteration: int, idle_s: float) -> None:
         """See session.running.RunningController."""
         self._rows[iteration - 1]["idle_s"] = idle_s
+
+    def timed(self, iteration: int) -> list[TimedAction]:
+        """See session.running.RunningController."""
+        return [TimedAction(LOOKS_AT_S, self._send)] if self._look is not None and self._look.beside else []
+
+    def carried(self) -> list[PlannedTraffic]:
+        """See session.running.RunningController."""
+        carried, self._carried = self._carried, [0.0] * len(self._carried)
+        return [PlannedTraffic(size, 0) for size in carried]
+
+    def _send(self) -> None:
+        """Have all trains of the look leave."""
+        assert self._look is not None
+        for path in self._look.paths:
+            ends, packets = self._subject.nodes_of(path), self._look.packets
+            self._trains[path] = self._network.send_train(*ends, path.route, packets, int(PROBE_BYTES))
+
+    def _looked(self) -> tuple[dict[Path, TrainTimes], float]:
+        """What the look has shown that was due, and how long the job has waited for it."""
+        look, begun_s = self._look, time.monotonic()
+        if look is None:
+            return {}, 0.0
+        if not look.beside:
+            self._send()
+        until_s, found = begun_s + (0.0 if look.beside else look.waits_s), dict[Path, TrainTimes]()
+        for path, train in self._trains.items():
+            came = train.arrived(max(0.0, until_s - time.monotonic()))
+            if came is not None:
+                found[path] = TrainTimes(came.first_s, came.last_s, look.wire_bytes, came.sent_s)
+                for index in path.route:
+                    self._carried[index] += look.wire_bytes
+        self._trains = {}
+        return found, 0.0 if look.beside else time.monotonic() - begun_s
 
     @property
     def _measured(self) -> range:
@@ -170,7 +236,7 @@ class AdaptingLab:
 
     def _believed_s(self, belief: Belief) -> dict[str, float]:
         """What the longest message takes from one datacenter to another, and one action of each kind on a rank."""
-        size = self._subject.largest_message_bytes
+        size = self._subject.message_bytes
         found = {named(which): path.crossing_s(size) for which, path in belief.paths.items()}
         for (rank, _), slot in belief.slots.items():
             name = f"rank {rank}"

@@ -22,7 +22,6 @@ from testbed.plan.costs import schedule_of
 from testbed.plan.events import at_work, own_phase, phases, swaps, trained
 from testbed.plan.moved_weights import require_movable
 from testbed.plan.plan import Case, Plan
-from testbed.plan.state_exchange import StateTraffic
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import loads_of, parts_of, ranges_of_training, training_of
 from testbed.planning.training_prediction import PlacedEvent
@@ -38,7 +37,7 @@ from testbed.session.free_loop import FreeIterations
 from testbed.session.loop import Resumed, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.neighbour_memory import NeighbourMemory
-from testbed.session.network_accounts import CountedNetwork
+from testbed.session.network_accounts import Beside, CountedNetwork
 from testbed.session.recovering_rounds import Failing, RecoveringJob, RecoveringRounds
 from testbed.session.rounds import Round, WitnessedIterations, WitnessedRounds, task_of, timed_schedule
 from testbed.session.running import GoesOn, Running
@@ -269,10 +268,12 @@ class _UnderWay:
     def _counted(self, going: WitnessedRounds | RecoveringRounds | ElasticRounds, part: TrainingPart) -> CountedNetwork:
         """What was counted of the network while a part was trained, beside what it should have carried."""
         iterations = {job.number: len(part.phase.rounds) for job in part.jobs}
-        states: Sequence[StateTraffic] = going.states if isinstance(going, RecoveringRounds) else ()
+        beside: Beside = going.states if isinstance(going, RecoveringRounds) else ()
         if isinstance(going, ElasticRounds):  # not all of the job has a part in every iteration
-            iterations, states = {}, elastic_traffic(self.plan, part.case, sets_of_rounds(going.spans))
-        return self.running.network.end(self.plan, part.case, iterations, states)
+            iterations, beside = {}, elastic_traffic(self.plan, part.case, sets_of_rounds(going.spans))
+        elif self.running.adaptation is not None:
+            beside = self.running.adaptation.carried()
+        return self.running.network.end(self.plan, part.case, iterations, beside)
 
     def _swap(
         self,
@@ -350,7 +351,9 @@ class _UnderWay:
     def _noted(self, deadline: Deadline, number: int) -> list[TimedAction]:
         late_s = deadline.seconds / 2
         line = f"iteration {number} is still under way after {show_time(late_s)}; it has to end within {deadline}"
-        return [TimedAction(late_s, partial(self.running.reporter.note, line))]
+        warmup, adaptation = self.plan.jobs[0].workload.warmup, self.running.adaptation
+        timed = adaptation.timed(number - warmup) if adaptation is not None and number >= warmup else ()
+        return [*timed, TimedAction(late_s, partial(self.running.reporter.note, line))]
 
     def _events(self) -> list[PlacedEvent]:
         return [event for part in self.parts for event in part.training.events if event.round in part.phase.rounds]

@@ -17,6 +17,8 @@ from testbed.plan.state_exchange import StateTraffic
 from testbed.plan.traffic import PlannedTraffic, planned_traffic
 from testbed.planning.training_prediction import link_events_of
 
+Beside = Sequence[PlannedTraffic | StateTraffic]
+
 RETRANSMITS = "TcpRetransSegs"
 
 
@@ -43,11 +45,10 @@ class NetworkAccounts(Protocol):
     def carried(self) -> Sequence[float]:
         """Wire bytes of every direction since `begin`; () where nothing counts what links carry."""
 
-    def end(
-        self, plan: Plan, case: Case, iterations: Mapping[int, int], beside: Sequence[StateTraffic] = ()
-    ) -> CountedNetwork:
+    def end(self, plan: Plan, case: Case, iterations: Mapping[int, int], beside: Beside = ()) -> CountedNetwork:
         """It is over, after so many iterations of each job at work, by its number; `beside` is what was to be carried
-        beside them, per direction: by states that ranks sent each other, or by iterations without all of a job."""
+        beside them, per direction: by states that ranks sent each other, by looks at other routes, or by iterations
+        without all of a job."""
 
 
 class _LabCounts(NamedTuple):
@@ -98,9 +99,7 @@ class LabAccounts:
         """See NetworkAccounts."""
         return [link.wire_bytes for link in self._counts().since(self._before).links]
 
-    def end(
-        self, plan: Plan, case: Case, iterations: Mapping[int, int], beside: Sequence[StateTraffic] = ()
-    ) -> CountedNetwork:
+    def end(self, plan: Plan, case: Case, iterations: Mapping[int, int], beside: Beside = ()) -> CountedNetwork:
         """See NetworkAccounts."""
         counted = self._counts().since(self._before)
         for part in self._left_out:

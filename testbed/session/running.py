@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from testbed.lab.machine_witness import Witness
 from testbed.plan.plan import Case, JobSchedule, Route
+from testbed.plan.traffic import PlannedTraffic
 from testbed.planning.prediction import RangesByLabel
 from testbed.progress import Reporter
 from testbed.results.directory import ResultsWriter
@@ -15,6 +16,7 @@ from testbed.session.event_player import ChangingLinks
 from testbed.session.loop import Loop
 from testbed.session.network_accounts import NetworkAccounts
 from testbed.session.recovering_rounds import ReplacedWorkers
+from testbed.session.timers import TimedAction
 from testbed.trace.tables import Trace
 
 
@@ -52,6 +54,12 @@ class RunningController(Protocol):
 
         `ended` is the last of them, as it was measured, of every job.
         """
+
+    def timed(self, iteration: int) -> Sequence[TimedAction]:
+        """What is to be done during the measured iteration of this number, which is about to begin."""
+
+    def carried(self) -> Sequence[PlannedTraffic]:
+        """What it has sent over every direction, that came, since this was asked last."""
 
     def swapped(self, seconds: float) -> None:
         """What was decided is so: the last swap took so long."""

@@ -10,11 +10,10 @@ from testbed.errors import RunFailed
 from testbed.judge.fidelity import ClockEvidence, NetworkEvidence
 from testbed.lab.machine_witness import MachineCounts
 from testbed.plan.plan import Case, Plan
-from testbed.plan.state_exchange import StateTraffic
 from testbed.session.active_routes import Handled
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
-from testbed.session.network_accounts import CountedNetwork, Mark, lossless
+from testbed.session.network_accounts import Beside, CountedNetwork, Mark, lossless
 from testbed.train.protocol import CountResent, Resent
 from testbed.wan.remote_workers import ANSWER_S, Keepers
 from testbed.wan.wan_messages import MachineTold, TellMachine
@@ -66,9 +65,7 @@ class WanAccounts:
         """See NetworkAccounts."""
         return ()
 
-    def end(
-        self, plan: Plan, case: Case, iterations: Mapping[int, int], beside: Sequence[StateTraffic] = ()
-    ) -> CountedNetwork:
+    def end(self, plan: Plan, case: Case, iterations: Mapping[int, int], beside: Beside = ()) -> CountedNetwork:
         """See NetworkAccounts: what the ranks' own TCP has sent again is all that tells of loss. Raises RunFailed."""
         clocks = ClockEvidence(self._worst_s, self._keepers.contradictions - self._contradictions)
         evidence = NetworkEvidence(0, self._count() - self._resent, {}, lossless(plan, case), clocks)

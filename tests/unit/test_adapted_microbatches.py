@@ -10,12 +10,14 @@ from in_process import run_testbed
 
 from testbed.adaptation import controller
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
+from testbed.adaptation.adapting import adapting_job
 from testbed.adaptation.believed_problem import believed
-from testbed.adaptation.controller import Decide, Outlook, adapting_job
+from testbed.adaptation.controller import Decide, Outlook
 from testbed.adaptation.may_change import MayChange
 from testbed.adaptation.prospects import Prospects
-from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World, rehearse
+from testbed.adaptation.rehearsal import rehearse
 from testbed.adaptation.rehearsal_changes import change
+from testbed.adaptation.rehearsal_world import AS_PACED, OneJobsWorld, SlotVariation
 from testbed.adaptation.sightings import sighting
 from testbed.errors import BadInput, ExitCode
 from testbed.plan import costs
@@ -104,7 +106,7 @@ def test_a_job_without_slots_has_no_other_microbatches() -> None:
 def test_what_is_believed_predicts_every_number_of_them(event: str, receives: str) -> None:
     """Whatever runs while it is seen."""
     job = job_of(f"receives={receives}")
-    world = World(job, [change(event, job.plan)], AS_PACED)
+    world = OneJobsWorld(job, [change(event, job.plan)], AS_PACED)
     for begin in ("1f1b with 4 microbatches", "1f1b", "crosspipe-greedy with 16 microbatches"):
         adapting = adapting_job(job, controller.never(), 0.0, begin)
         for iteration in range(3):
@@ -124,7 +126,7 @@ def test_other_microbatches_are_no_other_links_or_ranks(job: AdaptableJob) -> No
     decide = in_turn(
         "1f1b with 16 microbatches", "1f1b with 4 microbatches", "crosspipe-greedy", "1f1b with 4 microbatches"
     )
-    world, adapting = World(job, [], SlotVariation(0.02, 3)), adapting_job(job, decide, 0.0, "1f1b")
+    world, adapting = OneJobsWorld(job, [], SlotVariation(0.02, 3)), adapting_job(job, decide, 0.0, "1f1b")
     ran = []
     for iteration in range(8):
         running = adapting.running

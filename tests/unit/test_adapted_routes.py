@@ -14,8 +14,9 @@ from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planne
 from testbed.adaptation.believed_problem import believed
 from testbed.adaptation.estimates import Estimator, PathEstimate, exactly
 from testbed.adaptation.may_change import MayChange
-from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, World, rehearse
+from testbed.adaptation.rehearsal import Rehearsal, rehearse
 from testbed.adaptation.rehearsal_changes import change
+from testbed.adaptation.rehearsal_world import AS_PACED, OneJobsWorld
 from testbed.adaptation.sightings import PROBE_BYTES, Crossing, Sighting
 from testbed.errors import BadInput, ExitCode
 from testbed.plan.timeline import FlowsMoved
@@ -88,7 +89,7 @@ def test_each_pair_of_datacenters_has_routes_of_its_own() -> None:
 
 
 def test_what_each_route_costs_is_what_the_model_says_of_it(job: AdaptableJob) -> None:
-    belief, world = planned_belief(job), World(job, [], AS_PACED)
+    belief, world = planned_belief(job), OneJobsWorld(job, [], AS_PACED)
     for recipe in job.recipes:
         assert believed(job, recipe, belief) == recipe.problem == world.problem(world.state(0), recipe.setting)
     estimates = [belief.paths[setting.paths[0]] for setting in job.settings]

@@ -11,12 +11,18 @@ from typing import Any
 import adapting_starts
 import pytest
 import yaml
+from harness.plans import Document
 from in_process import run_testbed
 from parts.modelled_lab import adapted
 
+from testbed.adaptation import controller
+from testbed.adaptation.adapting_plan import SHIFT_S
 from testbed.adaptation.believed_problem import believed_together
 from testbed.adaptation.estimates import PathEstimate, exactly
 from testbed.adaptation.jobs_in_rounds import JobsInRounds, StartProspects, jobs_in_rounds
+from testbed.adaptation.rehearsal import Rehearsal, rehearse_jobs
+from testbed.adaptation.rehearsal_changes import change
+from testbed.adaptation.rehearsal_world import AS_PACED, SlotVariation
 from testbed.errors import BadInput, ExitCode
 from testbed.plan.events import starts_of
 from testbed.plan.plan import Plan
@@ -25,7 +31,7 @@ from testbed.planning import file
 from testbed.planning.prediction import iteration_times, predict_training
 from testbed.routing.rerouting import with_shift
 
-HALF = "rate / 2"
+HALF, HALF_AT = "rate / 2", "link shared rate x0.5 at"
 VIRTUAL = ("--clock", "virtual")
 
 
@@ -41,6 +47,13 @@ def plan() -> Plan:
 @pytest.fixture(scope="module")
 def jobs(plan: Plan) -> JobsInRounds:
     return jobs_in_rounds(plan, 8)
+
+
+@pytest.fixture(scope="module")
+def halved(plan: Plan) -> list[dict[str, Any]]:
+    """What the lab's controller makes of it in the model."""
+    rows: list[dict[str, Any]] = adapted(plan)["iterations"]
+    return rows
 
 
 # --- what is believed -----------------------------------------------------------------------------
@@ -103,8 +116,8 @@ def test_jobs_begin_when_that_is_best(plan: Plan) -> None:
     assert sum(iteration_times(plan, case)) < sum(iteration_times(plan, at_once))
 
 
-def test_starts_are_shifted_when_a_link_changes_and_not_before(plan: Plan) -> None:
-    rows = adapted(plan)["iterations"]
+def test_starts_are_shifted_when_a_link_changes_and_not_before(halved: list[dict[str, Any]]) -> None:
+    rows = halved
     assert [row["iteration"] for row in rows if row["swapped_to"]] == [5], "one look at what has changed"
     assert [row["iteration"] for row in rows if row["alarms"]] == [5], "no shift is a change of a link or a rank"
     assert rows[5]["swap"] == "starts"
@@ -119,13 +132,6 @@ def test_nothing_is_shifted_while_nothing_happens(name: str) -> None:
     assert not any(row["swapped_to"] or row["changes"] for row in adapted(plan_of(name))["iterations"])
 
 
-def test_the_order_in_which_jobs_are_named_decides_nothing() -> None:
-    topology, workloads = adapting_starts.own(HALF, 14)
-    one, other = (adapted(adapting_starts.planned(topology, each)) for each in (workloads, workloads[::-1]))
-    taken = [[row["measured_s"] for row in found["iterations"]] for found in (one, other)]
-    assert taken[0] == pytest.approx(taken[1], rel=1e-3)
-
-
 def test_the_benchmark_draws_by_seed_and_says_what_is_gained() -> None:
     one, same, other = (adapting_starts.drawn(seed, 3, 9) for seed in (1, 1, 2))
     assert one == same != other
@@ -134,6 +140,82 @@ def test_the_benchmark_draws_by_seed_and_says_what_is_gained() -> None:
     assert adapting_starts.shares("gain", [found]).passed
     steady = found._replace(steady=True)
     assert not adapting_starts.shares("gain", [steady]).passed, "a shift too many"
+
+
+# --- rehearsed ------------------------------------------------------------------------------------
+
+
+def rehearsed(topology: Document, workloads: list[Document], drawn: SlotVariation = AS_PACED) -> Rehearsal:
+    """What `testbed adapt` makes of jobs and what happens to them."""
+    plan = adapting_starts.planned({**topology, "events": []}, workloads)
+    changes, chosen = [change(event, plan) for event in topology["events"]], controller.choose("ski-rental")
+    iterations = plan.jobs[0].workload.iterations
+    return rehearse_jobs(jobs_in_rounds(plan, 8), changes, iterations, chosen, swap_s=SHIFT_S, drawn=drawn)
+
+
+def test_a_rehearsal_decides_as_the_labs_controller_does(halved: list[dict[str, Any]]) -> None:
+    """Of both the same code; what they are told of iterations is the model's, found in two ways."""
+    found = rehearsed(*adapting_starts.own(HALF, 14))
+    for row, known in zip(found.rows, halved, strict=True):
+        decided = None if row.step.swapped_to is None else row.step.swapped_to.label
+        assert decided == known["swapped_to"]
+        assert row.step.learnt.alarms == known["alarms"]
+        mean_s = sum(job.adapted_s for job in row.jobs) / len(row.jobs)
+        assert mean_s == pytest.approx(known["measured_s"], rel=1e-6)
+        assert row.never_s == pytest.approx(known["never_predicted_s"], rel=1e-6)
+    mean_s = sum(job.adapted_s for job in found.rows[6].jobs) / 2
+    assert found.rows[6].adapted_s == pytest.approx(mean_s + SHIFT_S), "it is paid for"
+    assert found.swaps == [6]
+    assert found.total_s("oracle") <= found.total_s("adapted") <= found.total_s("never")
+
+
+def test_the_order_in_which_jobs_are_named_decides_nothing() -> None:
+    topology, workloads = adapting_starts.own(HALF, 14)
+    one, other = ([row.adapted_s for row in rehearsed(topology, each).rows] for each in (workloads, workloads[::-1]))
+    assert one == pytest.approx(other, rel=1e-3)
+
+
+def test_nothing_is_shifted_in_a_rehearsal_of_slots_that_vary() -> None:
+    found = rehearsed(*adapting_starts.own("nothing", 12), SlotVariation(0.03, 1))
+    assert (found.swaps, found.gain_s) == ([], 0.0)
+    assert len({row.adapted_s for row in found.rows}) == 12
+    one, other = found.rows[0].jobs
+    assert one != other
+
+
+def test_a_command_rehearses_several_jobs(tmp_path: Path) -> None:
+    words: tuple[str | Path, ...]
+    words = "adapt", *written(tmp_path), "--vary", "starts=8", "--iterations", "4", "--picture", tmp_path / "a.svg"
+    done = run_testbed(*words, "--event", f"{HALF_AT} 2", COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    assert "every job, from its own start" in done.stdout
+    assert "a [s]" in (tmp_path / "a.svg").read_text(), "each job has curves of its own"
+    done = run_testbed(*words, "--event", f"{HALF_AT} 2", "--json")
+    document = json.loads(done.stdout)
+    assert document["workloads"] == [job["job"] for job in document["jobs"]] == ["a", "b"]
+    for who in ("never_s", "oracle_s"):
+        assert sum(job[who] for job in document["jobs"]) / 2 == pytest.approx(document[who], abs=2 * SHIFT_S)
+    assert [len(row["jobs"]) for row in document["iterations"]] == [2] * 4
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "jobs: got 2, expected --vary starts=N alone, of several jobs"),
+        (("--vary", "routes=2"), "expected --vary starts=N alone, of several jobs"),
+        (("--vary", "starts=8", "--event", "rank 1 slower x2 at 5"), "expected JOB rank 1 ..., of jobs a, b"),
+        (("--vary", "starts=8", "--event", "c rank 1 slower x2 at 5"), "got 'c', expected one of the jobs (a, b)"),
+        (("--vary", "starts=8", "--event", "b rank 2 slower x2 at 5"), "got 2, expected 0 to 1"),
+        (("--vary", "starts=8", "--event", "link shared lost at 5"), "no lost link: several jobs keep their routes"),
+        (("--vary", "starts=8", "--begin", "1f1b"), "several have one schedule each, and keep it"),
+        (("--vary", "starts=8", "--schedule", "1f1b", "--schedule", "zb-h1"), "expected one schedule and one policy"),
+    ],
+)
+def test_what_several_jobs_cannot_rehearse(tmp_path: Path, words: tuple[str, ...], expected: str) -> None:
+    done = run_testbed("adapt", *written(tmp_path), *words, "--picture", tmp_path / "a.svg")
+    assert done.returncode == ExitCode.BAD_INPUT
+    assert expected in " ".join(done.stderr.split())
+    assert not (tmp_path / "a.svg").exists()
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -236,4 +318,4 @@ def test_one_job_has_nobody_to_make_room_for(tmp_path: Path, command: str) -> No
     words = ("--adapt", "never", "-o", tmp_path / "plan.json") if command == "plan" else ()
     done = run_testbed(command, "two-dc-longhaul", "tiny-gpt-pp4", "--vary", "starts=8", *words)
     assert done.returncode == ExitCode.BAD_INPUT
-    assert "several jobs in a lab" in " ".join(done.stderr.split())
+    assert "several jobs: one alone" in " ".join(done.stderr.split())

@@ -9,12 +9,13 @@ from pathlib import Path as File
 import pytest
 
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
+from testbed.adaptation.adapting import adapting_job
 from testbed.adaptation.believed_problem import believed
-from testbed.adaptation.controller import adapting_job, ski_rental
+from testbed.adaptation.controller import ski_rental
 from testbed.adaptation.estimates import Belief, Estimator, PathEstimate, exactly, path_of
 from testbed.adaptation.prospects import Prospects
-from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World
 from testbed.adaptation.rehearsal_changes import change
+from testbed.adaptation.rehearsal_world import AS_PACED, OneJobsWorld, SlotVariation
 from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Path, Sighting, sighting
 from testbed.errors import BadInput
 from testbed.model.simulate import makespan
@@ -203,7 +204,7 @@ def test_the_window_says_between_what_an_estimate_lies(estimator: Estimator) -> 
 
 
 def test_a_job_sees_its_messages_and_slots_and_nothing_else(job: AdaptableJob) -> None:
-    world = World(job, [], AS_PACED)
+    world = OneJobsWorld(job, [], AS_PACED)
     prospect = Prospects(job).under(planned_belief(job))[0]
     found = sighting(world.trace(prospect, 0), job.ranks, world.probes_s(0, prospect.setting))
     assert set(found.crossings) == {THERE, BACK}
@@ -216,7 +217,7 @@ def test_a_job_sees_its_messages_and_slots_and_nothing_else(job: AdaptableJob) -
 def test_waiting_for_a_receiver_is_no_slow_link() -> None:
     plan = load_plan(LONGHAUL, PP4, settings=["receives=late"])
     late = adaptable_job(plan, choose(plan, ["zb-h1"]))
-    world, estimator = World(late, [], AS_PACED), Estimator(planned_belief(late))
+    world, estimator = OneJobsWorld(late, [], AS_PACED), Estimator(planned_belief(late))
     running = Prospects(late).under(estimator.belief)[0]
     found = sighting(world.trace(running, 0), late.ranks, world.probes_s(0, running.setting))
     for crossing in found.crossings.values():
@@ -224,7 +225,7 @@ def test_waiting_for_a_receiver_is_no_slow_link() -> None:
 
 
 def test_slots_that_vary_are_seen_as_they_are(job: AdaptableJob) -> None:
-    world = World(job, [], SlotVariation(0.03, 1))
+    world = OneJobsWorld(job, [], SlotVariation(0.03, 1))
     running = Prospects(job).under(planned_belief(job))[0]
     slots = [sighting(world.trace(running, i), job.ranks, {}).slots[1, Kind.F] for i in range(40)]
     mean = sum(slot.mean_s for slot in slots) / 40
@@ -238,7 +239,7 @@ def test_slots_that_vary_are_seen_as_they_are(job: AdaptableJob) -> None:
 )
 def test_what_is_believed_predicts_what_is_measured(job: AdaptableJob, event: str) -> None:
     """Of every candidate, also those that the job has never run."""
-    world = World(job, [change(event, job.plan)], AS_PACED)
+    world = OneJobsWorld(job, [change(event, job.plan)], AS_PACED)
     estimator, prospects = Estimator(planned_belief(job)), Prospects(job)
     running = prospects.under(estimator.belief)[0]
     for iteration in range(2):
@@ -279,7 +280,7 @@ def test_a_link_that_two_paths_share_is_found_and_shared_in_predictions(event: s
     """Full links too, on which no message is ever alone: after a swap nothing else is believed."""
     plan = load_plan(STAR, PP4, settings=["placement=[a/0, b/0, b/1, c/0]"])
     job = adaptable_job(plan, choose(plan, ["zb-h1", "crosspipe-greedy"]))
-    world = World(job, [change(event, plan)], AS_PACED)
+    world = OneJobsWorld(job, [change(event, plan)], AS_PACED)
     adapting = adapting_job(job, ski_rental(dwell=2), 0.0)
     for iteration in range(8):
         running = adapting.running
@@ -303,7 +304,7 @@ def test_replicas_and_tensor_ranks_are_seen_by_their_place_in_the_pipeline() -> 
     replicas = load_plan(LONGHAUL, PP4, settings=["parallelism={pipeline: 2, data: 2, tensor: 2}"])
     job = adaptable_job(replicas, choose(replicas, ["1f1b", "zb-h1"]))
     assert job.ranks.pipeline_ranks == (0, 0, 1, 1, 0, 0, 1, 1)
-    world = World(job, [], AS_PACED)
+    world = OneJobsWorld(job, [], AS_PACED)
     running = Prospects(job).under(planned_belief(job))[0]
     trace = world.trace(running, 0)
     late = trace.actions["rank"] == 6

@@ -10,12 +10,13 @@ import pytest
 
 from testbed.adaptation import controller
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
+from testbed.adaptation.adapting import adapting_job
 from testbed.adaptation.believed_problem import believed
-from testbed.adaptation.controller import adapting_job
 from testbed.adaptation.may_change import MayChange
 from testbed.adaptation.prospects import Prospects
-from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World, rehearse
+from testbed.adaptation.rehearsal import rehearse
 from testbed.adaptation.rehearsal_changes import change
+from testbed.adaptation.rehearsal_world import AS_PACED, OneJobsWorld, SlotVariation
 from testbed.adaptation.sightings import sighting
 from testbed.errors import BadInput
 from testbed.plan import costs
@@ -130,7 +131,7 @@ def test_stages_elsewhere_are_no_other_links_or_ranks(job: AdaptableJob) -> None
         wanted = labels.pop(0) if labels else outlook.running.label
         return next(each for each in outlook.prospects if each.label == wanted)
 
-    world, adapting = World(job, [], SlotVariation(0.02, 5)), adapting_job(job, decide, 0.0, "zb-h1")  # type: ignore[arg-type]
+    world, adapting = OneJobsWorld(job, [], SlotVariation(0.02, 5)), adapting_job(job, decide, 0.0, "zb-h1")  # type: ignore[arg-type]
     for iteration in range(8):
         running = adapting.running
         seen = sighting(world.trace(running, iteration), job.ranks, world.probes_s(iteration, running.setting))
@@ -143,7 +144,7 @@ def test_stages_elsewhere_are_no_other_links_or_ranks(job: AdaptableJob) -> None
     "event", [f"link {LINK} delay x3 at 0", f"link {LINK} rate x0.4 at 0", "rank 1 slower x1.4 at 0"]
 )
 def test_what_is_believed_predicts_stages_elsewhere(job: AdaptableJob, event: str) -> None:
-    world = World(job, [change(event, job.plan)], AS_PACED)
+    world = OneJobsWorld(job, [change(event, job.plan)], AS_PACED)
     for begin in ("zb-h1", "zb-v with 16 microbatches"):
         adapting = adapting_job(job, controller.never(), 0.0, begin)
         for iteration in range(3):
