@@ -27,6 +27,7 @@ from testbed.adaptation.swap_costs import kind_of
 from testbed.errors import RunFailed
 from testbed.lab.trains import Arrivals
 from testbed.model.lower import Load, shared_by
+from testbed.plan import network_state
 from testbed.plan.plan import Adaptation, Case, Plan, Route
 from testbed.plan.timeline import LinkEvent
 from testbed.plan.traffic import PlannedTraffic
@@ -92,7 +93,7 @@ class AdaptingLab:
         """... and those of its trains that have left."""
         if any(path not in self._begun.setting.paths for path in self._subject.belief.paths):
             network.stamp_packets()
-        self._carried = [0.0] * (len(plan.network.directions) + len(plan.network.cards))
+        self._carried = [0.0] * len(network_state.planned(plan.network).everything)
         """By direction, wire bytes of trains since they were told of."""
 
     @property
