@@ -52,8 +52,8 @@ _RANK = re.compile(r"rank (\d+)")
 WARM_TASK = ("testbed.vm.task", "testbed.lab.calibrate", "testbed.lab.lab", "testbed.lab.shaping.netem")
 """What every task imports; loaded before the first fork."""
 
-WARM_TRAINING = ("testbed.session.run", "testbed.train.preload")
-"""What training imports: torch."""
+WARM_TRAINING = ("torch", *WARM_TASK, "testbed.session.run", "testbed.train.preload")
+"""What training imports. First torch: as it is imported it looks where every module lies that is there already."""
 
 
 def main() -> NoReturn:
@@ -156,9 +156,7 @@ def _run_job(job: request.GuestJob, reporter: _Reporter) -> list[int]:
         _populate_heap()
     gc.disable()  # hardly anything of what is imported is garbage, and to look for it takes 0.6 s of CPU
     # before any fork: what is imported here is shared by all tasks and their workers
-    _warm(WARM_TASK, reporter, "imported the task")
-    if job.training:
-        _warm(WARM_TRAINING, reporter, "imported torch")
+    _warm(WARM_TRAINING if job.training else WARM_TASK, reporter, "imported")
     gc.freeze()
     gc.enable()
     if job.virtual and job.training:
