@@ -52,8 +52,8 @@ _RANK = re.compile(r"rank (\d+)")
 WARM_TASK = ("testbed.vm.task", "testbed.lab.calibrate", "testbed.lab.lab", "testbed.lab.shaping.netem")
 """What every task imports; loaded before the first fork."""
 
-WARM_TRAINING = ("torch", *WARM_TASK, "testbed.session.run", "testbed.train.preload")
-"""What training imports. First torch: as it is imported it looks where every module lies that is there already."""
+WARM_TRAINING = (*WARM_TASK, "testbed.session.run", "testbed.train.preload")
+"""What training imports. Torch last: what workers use of the rest is on fewer pages then, each of them a fault."""
 
 
 def main() -> NoReturn:
