@@ -68,7 +68,7 @@ class _Answers:
     """Answers by the sequence number of what was asked. One to a request that was given up is left out."""
 
     def __init__(self, opened: socket.socket) -> None:
-        self._socket = opened
+        self._receive = opened.recv
         self._came: dict[int, deque[bytes]] = {}
 
     def ensure_tag(self, sequence: int) -> None:
@@ -82,7 +82,7 @@ class _Answers:
 
     async def get(self, sequence: int) -> bytes:
         while not self._came[sequence]:
-            data = self._socket.recv(_MOST_BYTES)
+            data = self._receive(_MOST_BYTES)
             (of,) = struct.unpack_from("I", data, _SEQUENCE_AT)
             if of in self._came:
                 self._came[of].append(data)
