@@ -32,11 +32,11 @@ def persistent_interrupts() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         interrupted.append(True)
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
-        raise KeyboardInterrupt
+        interrupt_unless_held()
 
     def look_again(_number: int, _frame: FrameType | None) -> None:
         if not _because_of_interrupt(sys.exc_info()[1]):
-            raise KeyboardInterrupt
+            interrupt_unless_held()
 
     def unraisable(lost: sys.UnraisableHookArgs) -> None:
         # of an interrupt the timer will remind; behind one, what it left half made complains as it is finalised
@@ -79,6 +79,40 @@ def heard_interrupts() -> Iterator[threading.Event]:
         yield heard
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+_depth = 0
+_postponed = False
+
+
+@contextmanager
+def held_interrupts() -> Iterator[None]:
+    """Its body is not interrupted by `interrupt_unless_held`; whoever was held back is raised behind it.
+
+    For short work of libraries that an exception from nowhere leaves half made, such as coroutines: Python drops one
+    that is raised while they are finalised. In other threads than the main one, which no signal interrupts, it changes
+    nothing.
+    """
+    global _depth, _postponed
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+        if not _depth and _postponed:
+            _postponed = False
+            raise KeyboardInterrupt
+
+
+def interrupt_unless_held() -> None:
+    """For a signal's handler: raise KeyboardInterrupt, at once or behind the body of `held_interrupts`."""
+    global _postponed
+    if not _depth:
+        raise KeyboardInterrupt
+    _postponed = True
 
 
 def dealt_with() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from pyroute2.netlink.exceptions import NetlinkError
 
 from testbed.errors import RunFailed
+from testbed.interrupts import held_interrupts
 from testbed.lab import addresses
 from testbed.lab.namespaces import inside
 from testbed.lab.rtnetlink import RtNetlink
@@ -17,27 +18,32 @@ _NEIGHBOUR_PERMANENT = 0x80  # NUD_PERMANENT
 
 
 class Netlink:
-    """An open netlink socket in the network namespace of process `pid`; `where` names it in errors."""
+    """An open netlink socket in the network namespace of process `pid`; `where` names it in errors.
+
+    No request is interrupted half-way: of what is finalised then, an interrupt could be lost.
+    """
 
     def __init__(self, pid: int | None, where: str) -> None:
         self._where = where
         self._index_of: dict[str, int] = {}
         """Of interfaces that were asked for, as long as none is deleted."""
-        with nullcontext() if pid is None else inside(pid):
+        with held_interrupts(), nullcontext() if pid is None else inside(pid):
             self._open = RtNetlink()
 
     def __enter__(self) -> Netlink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        with held_interrupts():
+            self._open.close()
 
     def ask(self, method: str, *args: object, **settings: object) -> list[Any]:
         """One pyroute2 request, e.g. ask("link", "set", index=3, state="up"). Raises RunFailed showing it whole."""
         if args[:1] == ("del",):
             self._index_of.clear()
         try:
-            return self._open.answer(getattr(self._open, method), *args, **settings)
+            with held_interrupts():
+                return self._open.answer(getattr(self._open, method), *args, **settings)
         except (NetlinkError, OSError) as error:
             shown = ", ".join([*map(repr, args), *(f"{k}={v!r}" for k, v in settings.items())])
             raise RunFailed(f"{self._where}: netlink {method}({shown}) was refused: {error}") from error
@@ -45,14 +51,16 @@ class Netlink:
     def send(self, message: Any, kind: int, flags: int, *, shown: str) -> None:
         """One ready-made request that is answered by an acknowledgement. Raises RunFailed with `shown`."""
         try:
-            self._open.answer(self._open.nlm_request, message, kind, flags)
+            with held_interrupts():
+                self._open.answer(self._open.nlm_request, message, kind, flags)
         except (NetlinkError, OSError) as error:
             raise RunFailed(f"{self._where}: netlink {shown} was refused: {error}") from error
 
     def index(self, interface: str) -> int:
         """The index of an interface. Raises RunFailed when there is none of that name."""
         if interface not in self._index_of:
-            found = self._open.answer(self._open.link_lookup, ifname=interface)
+            with held_interrupts():
+                found = self._open.answer(self._open.link_lookup, ifname=interface)
             if not found:
                 raise RunFailed(f"{self._where}: no interface {interface}")
             self._index_of[interface] = int(found[0])

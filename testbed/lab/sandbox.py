@@ -28,6 +28,7 @@ from types import FrameType
 
 from testbed.errors import ExitCode, MachineLacks, RunFailed, in_words
 from testbed.failure import failed
+from testbed.interrupts import interrupt_unless_held
 from testbed.lab import capabilities, privileges
 from testbed.lab import namespaces as ns
 from testbed.lab.capabilities import Capability
@@ -315,7 +316,7 @@ def _main(main: Callable[[], int], mask: set[int | signal.Signals], tell: Sequen
             last = now
             for number in tell:
                 os.kill(os.getppid(), number)
-            raise KeyboardInterrupt
+            interrupt_unless_held()
 
     code: object
     try:

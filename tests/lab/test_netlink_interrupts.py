@@ -9,6 +9,7 @@ from types import FrameType
 
 import pytest
 
+from testbed.interrupts import held_interrupts, interrupt_unless_held
 from testbed.lab.namespaces import scratch_network
 from testbed.lab.netlink import Netlink
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.root
 @pytest.fixture
 def alarms() -> Iterator[None]:
     def ring(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        interrupt_unless_held()
 
     before = signal.signal(signal.SIGALRM, ring)
     yield
@@ -41,3 +42,23 @@ def test_no_request_is_left_half_made(alarms: None) -> None:
             except KeyboardInterrupt:
                 interrupted += 1
     assert interrupted == 300
+
+
+def test_what_was_held_is_raised_behind_the_outermost_body(alarms: None) -> None:
+    reached = []
+
+    def interrupted() -> None:
+        with held_interrupts():
+            with held_interrupts():
+                signal.raise_signal(signal.SIGALRM)
+                reached.append("inner")
+            reached.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert reached == ["inner", "outer"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGALRM)
+    with held_interrupts():  # nothing is left of either
+        reached.append("after")
+    assert reached[-1] == "after"
