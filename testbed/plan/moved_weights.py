@@ -79,23 +79,29 @@ def moved_weights(plan: Plan, job: int, before: Stages, after: Stages) -> list[M
 
 def require_movable(workload: Workload, before: Stages, after: Stages, source: str, field: str) -> None:
     """Raises BadInput where a training cannot go on with its stages on these ranks."""
-    if before != after and workload.parallelism.data > 1:
-        expected = f"{before}, as before: what replicas share of an optimizer does not move"
+    shared = workload.parallelism.data > 1 and workload.data_parallel.sharding != "none"
+    if before != after and shared:
+        expected = (
+            f"{before}, as before, or data_parallel.sharding: none: of an optimizer that replicas share "
+            f"({workload.data_parallel.sharding}) no replica has all that would move"
+        )
         raise BadInput.of(source, field, after, expected)
 
 
 def moving_s(problem: Problem, moved: Sequence[MovedWeights]) -> float:
-    """How long a pipeline's ranks take to send each other these: word that a receive is posted goes back, then all that
-    a link has to carry comes over it, as if it had that from the farthest of its senders on.
+    """How long a pipeline's ranks take to send each other these: word that a receive is posted goes back, and what
+    replicas have posted is used up; then all that a link has to carry comes over it, as if it had that from the
+    farthest of its senders on.
     """
     sizes, begins_s = defaultdict[int, float](float), defaultdict[int, float](float)
+    used_up_s = _replicas_apart_s(problem)
     for pipeline in problem.pipelines:
         for one in moved:
             there, back = pipeline.route(one.source, one.target), pipeline.route(one.target, one.source)
-            round_trip_s = sum(problem.links[index].delay_s for index in (*there, *back))
+            there_s, back_s = (sum(problem.links[index].delay_s for index in route) for route in (there, back))
             for index in there:
                 sizes[index] += one.wire_bytes
-                begins_s[index] = max(begins_s[index], round_trip_s)
+                begins_s[index] = max(begins_s[index], max(back_s, used_up_s) + there_s)
     return max((begins_s[i] + size * problem.links[i].seconds_per_byte for i, size in sizes.items()), default=0.0)
 
 
@@ -104,4 +110,11 @@ def using_up_s(problem: Problem) -> float:
     stages = problem.stage_to_rank
     ends = [pair for a, b in pairwise(stages) for pair in ((a, b), (b, a))]
     routes = (pipeline.route(*pair) for pipeline in problem.pipelines for pair in ends)
+    return max((sum(problem.links[index].delay_s for index in route) for route in routes), default=0.0)
+
+
+def _replicas_apart_s(problem: Problem) -> float:
+    """How far the farthest two are from each other that a collective's message goes between."""
+    collectives = (*problem.all_gather, *problem.reductions)
+    routes = {collective.route(step) for collective in collectives for step in collective.steps}
     return max((sum(problem.links[index].delay_s for index in route) for route in routes), default=0.0)

@@ -48,22 +48,29 @@ def swap_traffic(plan: Plan, before: Case, case: Case, job: int) -> list[float]:
     moved = moved_weights(plan, job, was.stage_to_rank, now.stage_to_rank)
     route_of, host = RankRoutes(plan, case), plan.host_costs
     found = [0.0] * len(route_of.network.everything)
-    anew = moved or was.microbatches != now.microbatches
-    if not anew or plan.jobs[job].workload.receives != "early":
-        return _with_weights(plan, job, moved, route_of, found)
     element = plan.jobs[job].workload.model.element_bytes
-    for source, target, _, number in _boundary_messages(plan, before, job):
+    for source, target, _, number in _posted_anew(plan, (before, case), before, job):
         there, back = there_and_back(element, *_overheads(plan, route_of, source))
         for index in route_of(source, target):
             found[index] += number * (there - ACK_BYTES)
         for index in route_of(target, source):
             found[index] += number * (back - host.notice_bytes)
-    for source, target, _, number in _boundary_messages(plan, case, job):
+    for source, target, _, number in _posted_anew(plan, (before, case), case, job):
         for index in route_of(source, target):
             found[index] += number * ACK_BYTES
         for index in route_of(target, source):
             found[index] += number * host.notice_bytes
     return _with_weights(plan, job, moved, route_of, found)
+
+
+def _posted_anew(plan: Plan, swap: tuple[Case, Case], case: Case, number: int) -> Iterator[tuple[int, int, float, int]]:
+    """Of one of the two cases of a job's swap, what `_posted_ahead` has, where receives are posted anew for it."""
+    was, now = (one.jobs[number] for one in swap)
+    moves = was.stage_to_rank != now.stage_to_rank
+    if plan.jobs[number].workload.receives == "early" and (moves or was.microbatches != now.microbatches):
+        yield from _boundary_messages(plan, case, number)
+    if moves:
+        yield from _between_replicas(plan, case, number)
 
 
 def _with_weights(
@@ -159,16 +166,21 @@ def _posted_ahead(plan: Plan, case: Case, jobs: Sequence[int]) -> Iterator[tuple
     """Those whose receives can be posted a whole iteration ahead: between stages, and between replicas."""
     for number in jobs:
         yield from _boundary_messages(plan, case, number)
-        chosen = case.jobs[number]
-        job = job_in(plan.jobs[number], chosen)
-        mesh, workload, stages = job.mesh, job.workload, chosen.stage_to_rank
-        for rank in stages if mesh.dp > 1 else ():
-            exchange = exchange_at(job, rank)
-            cell = workload.cell_bytes(len(stages), exchange.n_cells)
-            for step, tensor_rank in product((*exchange.gather, *exchange.reduction), range(mesh.tp)):
-                members = mesh.counterparts(rank, tensor_rank)
-                for part in _parts(job, step.n_cells * cell):
-                    yield members[step.source], members[step.target], part, 1
+        yield from _between_replicas(plan, case, number)
+
+
+def _between_replicas(plan: Plan, case: Case, number: int) -> Iterator[tuple[int, int, float, int]]:
+    """(source rank, target rank, payload bytes, how often) of what the replicas of a job's stages send each other."""
+    chosen = case.jobs[number]
+    job = job_in(plan.jobs[number], chosen)
+    mesh, workload, stages = job.mesh, job.workload, chosen.stage_to_rank
+    for rank in stages if mesh.dp > 1 else ():
+        exchange = exchange_at(job, rank)
+        cell = workload.cell_bytes(len(stages), exchange.n_cells)
+        for step, tensor_rank in product((*exchange.gather, *exchange.reduction), range(mesh.tp)):
+            members = mesh.counterparts(rank, tensor_rank)
+            for part in _parts(job, step.n_cells * cell):
+                yield members[step.source], members[step.target], part, 1
 
 
 def _boundary_messages(plan: Plan, case: Case, number: int) -> Iterator[tuple[int, int, float, int]]:

@@ -77,20 +77,17 @@ class BoundaryMessages:
         )
         self.posted[iteration, message] = (work, now_s())
 
-    def use_up(self, holders: Sequence[int]) -> None:
+    def use_up(self, holders: Sequence[int]) -> list[Pending]:
         """End the receives that are posted and will not be taken: every rank sends the shortest of messages for them.
 
-        `holders` are the ranks of the stages that they were posted for.
+        `holders` are the ranks of the stages that they were posted for. Returns what is to be waited for.
 
-        All ranks are to do this, between two iterations. Raises RuntimeError when one of them is gone.
+        All ranks are to do this, between two iterations.
         """
-        sends = []
+        under_way = [work for work, _ in self.posted.values()]
         for iteration in sorted({iteration for iteration, _ in self.posted}):
             for message, buffer in self.to_send.items():
                 target, tag = holders[message.consumer], self.tag(message, iteration)
-                sends.append(self._state.streams.send(buffer[: self._state.streams.count], target, tag))
-        for work, _ in self.posted.values():
-            work.wait()
-        for send in sends:
-            send.wait()
+                under_way.append(self._state.streams.send_shortest(buffer, target, tag))
         self.posted.clear()
+        return under_way

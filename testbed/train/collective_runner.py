@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import product
 from threading import Lock
 from typing import NamedTuple
 
@@ -62,6 +63,11 @@ class MemberCollective:
 
     def post(self, iteration: int) -> None:
         """Post the receives of an iteration."""
+
+    def use_up(self, iterations: Sequence[int]) -> list[Pending]:
+        """End the receives that all members have posted for these iterations: with the shortest of messages. Returns
+        what is to be waited for."""
+        return []
 
     def attend(self, iteration: int, log: CollectiveLog, submit: Submit) -> None:
         """Have threads wait for what comes in this iteration."""
@@ -156,6 +162,15 @@ class Messages(MemberCollective):
             source = self.place.ranks[self.steps[index].source]
             work = self.place.streams.receive(buffer, source, self._tag(index, iteration))
             self.posted[iteration, index] = (work, now_s())
+
+    def use_up(self, iterations: Sequence[int]) -> list[Pending]:
+        """As in Collective."""
+        under_way = [work for work, _ in self.posted.values()]
+        self.posted.clear()
+        for iteration, index in product(iterations, self.outgoing):
+            target, tag = self.place.ranks[self.steps[index].target], self._tag(index, iteration)
+            under_way.append(self.place.streams.send_shortest(self.to_send[index], target, tag))
+        return under_way
 
     def attend(self, iteration: int, log: CollectiveLog, submit: Submit) -> None:
         """As in Collective."""

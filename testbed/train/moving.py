@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from torch import nn
 from testbed.plan.moved_weights import StagePart, Stages, stage_parts
 from testbed.spec.model import ModelSpec
 from testbed.train.optimizer import Optimizer
+from testbed.train.shards import Shards
 from testbed.train.stage import Stage
 from testbed.train.streams import Pending, Streams
 
@@ -18,6 +20,41 @@ _FIRST_TAG = 1 << 23
 
 KEPT = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 """Of every parameter that was stepped, as many numbers as it has; how often it was is the same of all."""
+
+
+class Trained(NamedTuple):
+    """What a rank trains, before or after a move."""
+
+    stages: Mapping[int, Stage]
+    shards: Mapping[int, Shards]
+    """Of the same stages, where there are replicas; each steps all parameters."""
+    optimizer: Optimizer
+
+    def make_room(self, names: Sequence[str], steps: torch.Tensor | None) -> None:
+        """Have the optimizer keep these of all parameters, all 0, after so many steps."""
+        counted = {} if steps is None else {"step": steps}
+        for parameter in self.optimizer.parameters:
+            kept = {name: torch.zeros_like(parameter) for name in names}
+            self.optimizer.state[parameter] = kept | {name: count.clone() for name, count in counted.items()}
+
+    def kept(self, stage: int, parameters: Sequence[nn.Parameter], names: Sequence[str]) -> list[list[torch.Tensor]]:
+        """Of parameters of a stage, what the optimizer keeps of each, flat, and as views where it was ever stepped."""
+        if stage not in self.shards:
+            states = [self.optimizer.state.get(parameter, {}) for parameter in parameters]
+            return [
+                [state.get(name, torch.zeros_like(parameter)).view(-1) for name in names]
+                for parameter, state in zip(parameters, states, strict=True)
+            ]
+        (stepped,) = self.shards[stage].stepped
+        state = self.optimizer.state.get(stepped, {})
+        vectors, begins, begin = [state.get(name, torch.zeros_like(stepped)) for name in names], {}, 0
+        for parameter in self.stages[stage].layers.parameters():
+            begins[parameter] = begin
+            begin += parameter.numel()
+        return [
+            [vector[begins[parameter] : begins[parameter] + parameter.numel()] for vector in vectors]
+            for parameter in parameters
+        ]
 
 
 class Move:
@@ -35,38 +72,36 @@ class Move:
         self._parts = list(enumerate(stage_parts(spec, len(self._before), len(self._after)), _FIRST_TAG))
         self._posted: list[tuple[StagePart, torch.Tensor, Pending]] = []
 
-    def post(self, stages: dict[int, Stage], kind: str) -> None:
+    def post(self, after: Trained, kind: str) -> None:
         """Post the receives of what comes, for these new stages and an optimizer of this kind."""
         for tag, part in self._parts:
             source, target = self._before[part.old], self._after[part.new]
             if target == self._me != source:
-                parameters = list(self._of(stages[part.new], part.new, len(self._after), part))
+                parameters = list(self._of(after.stages[part.new], part.new, len(self._after), part))
                 count = sum(parameter.numel() for parameter in parameters) * (1 + len(KEPT[kind]))
                 buffer = torch.empty(count, dtype=parameters[0].dtype)
                 self._posted.append((part, buffer, self._streams.receive(buffer, self._holders[source], tag)))
 
-    def finish(
-        self, old: dict[int, Stage], new: dict[int, Stage], optimizers: tuple[Optimizer, Optimizer], kind: str
-    ) -> None:
-        """Send what goes, keep what stays, and take what comes into the new stages and the second of the optimizers.
+    def finish(self, before: Trained, after: Trained, kind: str) -> None:
+        """Send what goes, keep what stays, and take in what comes.
 
         Raises RuntimeError when a peer is gone.
         """
-        before, after = optimizers
         sends, names = [], KEPT[kind]
-        steps = next((state["step"] for state in before.state.values() if "step" in state), None)
+        steps = next((state["step"] for state in before.optimizer.state.values() if "step" in state), None)
+        after.make_room(names, steps)
         for tag, part in self._parts:
             source, target = self._before[part.old], self._after[part.new]
             if source != self._me:
                 continue
-            values = _packed(self._of(old[part.old], part.old, len(self._before), part), before, names)
+            values = self._packed(before, part, names)
             if target == self._me:
-                self._unpack(values, new, part, after, names, steps)
+                self._unpack(values, after, part, names)
             else:
                 sends.append((values, self._streams.send(values, self._holders[target], tag)))
         for part, buffer, pending in self._posted:
             pending.wait()
-            self._unpack(buffer, new, part, after, names, steps)
+            self._unpack(buffer, after, part, names)
         for _, sent in sends:
             sent.wait()
 
@@ -76,30 +111,20 @@ class Move:
         for layer in part.layers:
             yield from stage.layers[layer - first].parameters()
 
-    def _unpack(
-        self,
-        values: torch.Tensor,
-        new: dict[int, Stage],
-        part: StagePart,
-        optimizer: Optimizer,
-        names: Sequence[str],
-        steps: torch.Tensor | None,
-    ) -> None:
-        parameters = list(self._of(new[part.new], part.new, len(self._after), part))
-        sizes = [parameter.numel() for parameter in parameters for _ in range(1 + len(names))]
-        pieces = iter(torch.split(values, sizes))
-        with torch.no_grad():
-            for parameter in parameters:
-                parameter.copy_(next(pieces).view_as(parameter))
-                state = {name: next(pieces).view_as(parameter).clone() for name in names}
-                optimizer.state[parameter] = state | ({} if steps is None else {"step": steps.clone()})
+    def _packed(self, before: Trained, part: StagePart, names: Sequence[str]) -> torch.Tensor:
+        """Each parameter of an old stage's part with what is kept of it behind it."""
+        parameters = list(self._of(before.stages[part.old], part.old, len(self._before), part))
+        states = before.kept(part.old, parameters, names)
+        pairs = zip(parameters, states, strict=True)
+        return torch.cat([piece for parameter, kept in pairs for piece in (parameter.detach().reshape(-1), *kept)])
 
-
-def _packed(parameters: Iterator[nn.Parameter], optimizer: Optimizer, names: Sequence[str]) -> torch.Tensor:
-    """Each with what is kept of it behind it; zeros of one that was never stepped."""
-    pieces = []
-    for parameter in parameters:
-        state = optimizer.state.get(parameter, {})
-        nothing = torch.zeros(parameter.numel(), dtype=parameter.dtype)
-        pieces += [parameter.detach().reshape(-1), *(state.get(name, nothing).reshape(-1) for name in names)]
-    return torch.cat(pieces)
+    def _unpack(self, values: torch.Tensor, after: Trained, part: StagePart, names: Sequence[str]) -> None:
+        parameters = list(self._of(after.stages[part.new], part.new, len(self._after), part))
+        states = after.kept(part.new, parameters, names)
+        places = [
+            piece
+            for parameter, kept in zip(parameters, states, strict=True)
+            for piece in (parameter.detach().view(-1), *kept)
+        ]
+        for place, piece in zip(places, torch.split(values, [place.numel() for place in places]), strict=True):
+            place.copy_(piece)

@@ -12,6 +12,7 @@ from testbed.trace.tables import ALL_GATHER, MESSAGE_KINDS
 from testbed.train.collective_runner import CollectiveLog, MemberCollective, Membership, Messages
 from testbed.train.gloo_all_reduce import AllReduce
 from testbed.train.shards import Shards
+from testbed.train.streams import Pending
 
 
 class Replicas:
@@ -44,6 +45,8 @@ class Replicas:
             threads += sum(step.target == place.member for step in (*exchange.gather, *exchange.reduction))
         self.threads = ThreadPoolExecutor(max(1, threads))
         self.log = CollectiveLog([], [])
+        self.posted: list[int] = []
+        """For which iterations, of those that have not begun, receives are posted."""
 
     @property
     def _all(self) -> list[MemberCollective]:
@@ -56,11 +59,17 @@ class Replicas:
 
     def post(self, iteration: int) -> None:
         """Post the receives of an iteration."""
+        self.posted.append(iteration)
         for collective in self._all:
             collective.post(iteration)
 
+    def use_up(self) -> list[Pending]:
+        """End the receives that are posted, of all members at once; returns what is to be waited for."""
+        return [pending for collective in self._all for pending in collective.use_up(self.posted)]
+
     def attend(self, iteration: int) -> None:
         """Have threads wait for an iteration's messages, before it begins."""
+        self.posted.remove(iteration)
         self.log = CollectiveLog([], [])
         for collective in self._all:
             collective.attend(iteration, self.log, self.threads.submit)

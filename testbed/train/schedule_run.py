@@ -24,7 +24,7 @@ from testbed.train.boundary_messages import BoundaryMessages
 from testbed.train.log import ActionLog, LoggedAction
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
 from testbed.train.rank_witness import Accounts
-from testbed.train.streams import Pending
+from testbed.train.streams import Pending, await_all
 from testbed.train.tensor_memory import Memory
 from testbed.train.tensor_peers import Instants
 from testbed.train.training_state import TrainingState
@@ -89,7 +89,7 @@ class ScheduleRun:
         if moves:
             self.state.move(after.stage_to_rank, lambda: self.messages.use_up(holders))
         else:
-            self.messages.use_up(holders)
+            await_all(self.messages.use_up(holders))
         following = ScheduleRun(self.state, timed, self.process)
         if posted:
             for message in following.incoming:

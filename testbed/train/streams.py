@@ -22,6 +22,12 @@ class Pending(Protocol):
         """Return when all of it has left, or come. Raises RuntimeError when its other end is gone."""
 
 
+def await_all(messages: Sequence[Pending]) -> None:
+    """Return when all of these have left, or come. Raises RuntimeError when a rank is gone."""
+    for message in messages:
+        message.wait()
+
+
 class _Parts:
     """The same of a message in several parts."""
 
@@ -55,6 +61,10 @@ class Streams:
         if self.count == 1:
             return self._group.recv([message], rank, tag)
         return _Parts([self._group.recv([part], rank, self._tag(tag, n)) for n, part in enumerate(self._cut(message))])
+
+    def send_shortest(self, message: torch.Tensor, rank: int, tag: int) -> Pending:
+        """Send as little of a flat tensor as ends the receive that a rank has posted for it."""
+        return self.send(message[: self.count], rank, tag)
 
     def _cut(self, message: torch.Tensor) -> Sequence[torch.Tensor]:
         return torch.split(message, equal_parts(message.numel(), self.count))

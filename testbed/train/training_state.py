@@ -6,7 +6,7 @@ one may go on with it between two iterations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +25,8 @@ from testbed.train.collective_runner import Membership
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.model_protocol import trainable
-from testbed.train.moving import Move
-from testbed.train.optimizer import make_optimizer
+from testbed.train.moving import Move, Trained
+from testbed.train.optimizer import Optimizer, make_optimizer
 from testbed.train.parameter_sums import (
     Held,
     fingerprints,
@@ -36,7 +36,7 @@ from testbed.train.parameter_sums import (
 from testbed.train.replicas import Replicas
 from testbed.train.shards import Shards
 from testbed.train.stage import Stage
-from testbed.train.streams import Streams
+from testbed.train.streams import Pending, Streams, await_all
 from testbed.train.tensor import TensorShare
 from testbed.train.tensor_peers import Peers
 
@@ -55,7 +55,7 @@ class TrainingState:
 
     What exchanges weights, gradients and activations with the other ranks of the same stages (`replicas`, `peers`)
     belongs to it, receives posted ahead included: it depends on where stages are, and on nothing else of a schedule.
-    Where there are no replicas, stages can move to other ranks.
+    Stages can move to other ranks, but where replicas share an optimizer.
     """
 
     def __init__(
@@ -91,31 +91,42 @@ class TrainingState:
         self.replicas: Replicas | None = None
         self.cell_bytes = 0
         """Of what replicas exchange: of each of the equal cells that it is cut into."""
-        if mesh.dp > 1:
-            self._share_with_replicas(mesh.counterparts(self.pipeline_rank, self.tensor_rank), groups)
-        parameters = [p for stage in self.stages.values() for p in stage.layers.parameters()]
-        kept = [part for shards in self.shards.values() for part in shards.stepped] or parameters
-        self.optimizer = make_optimizer(self.workload.optimizer, kept)
+        self._groups = groups
+        self._share_with_replicas()
+        self.optimizer = self._optimizer()
         self.model = trainable(spec)
         self.last_compared = last_compared(task.iterations, task.compared)
 
-    def move(self, stage_to_rank: Stages, meanwhile: Callable[[], None]) -> None:
+    def move(self, stage_to_rank: Stages, meanwhile: Callable[[], list[Pending]]) -> None:
         """Have the stages on these ranks from the next iteration on, with their weights and what the optimizer keeps
-        of them; all ranks are to do this. `meanwhile` is done when receives are posted.
+        of them; all ranks are to do this. What `meanwhile` begins, when receives are posted, is waited for.
 
-        Raises RuntimeError when a rank is gone.
+        What replicas have posted for the next iteration is used up, and posted anew. Raises RuntimeError when a rank
+        is gone.
         """
-        kind, me = self.workload.optimizer.kind, self.pipeline_rank
+        kind, me, replicas = self.workload.optimizer.kind, self.pipeline_rank, self.replicas
         moving = Move(self.workload.model, (self.stage_to_rank, stage_to_rank), me, self.pipeline, self.streams)
-        stages, optimizer = self.stages, self.optimizer
+        before = Trained(self.stages, self.shards, self.optimizer)
         self.stage_to_rank, self.n_stages = stage_to_rank, len(stage_to_rank)
         self.stages = self._stages()
-        self.optimizer = make_optimizer(
-            self.workload.optimizer, [p for stage in self.stages.values() for p in stage.layers.parameters()]
-        )
-        moving.post(self.stages, kind)
-        meanwhile()
-        moving.finish(stages, self.stages, (optimizer, self.optimizer), kind)
+        self._share_with_replicas()
+        self.optimizer = self._optimizer()
+        after = Trained(self.stages, self.shards, self.optimizer)
+        moving.post(after, kind)
+        under_way = meanwhile()
+        if replicas is not None:
+            under_way += replicas.use_up()
+        await_all(under_way)
+        moving.finish(before, after, kind)
+        if replicas is not None and self.replicas is not None:
+            replicas.close()
+            for iteration in replicas.posted:
+                self.replicas.post(iteration)
+
+    def _optimizer(self) -> Optimizer:
+        parameters = [p for stage in self.stages.values() for p in stage.layers.parameters()]
+        kept = [part for shards in self.shards.values() for part in shards.stepped] or parameters
+        return make_optimizer(self.workload.optimizer, kept)
 
     def _stages(self) -> dict[int, Stage]:
         workload = self.workload
@@ -134,9 +145,13 @@ class TrainingState:
             if holder == self.pipeline_rank
         }
 
-    def _share_with_replicas(self, ranks: Sequence[int], groups: GlooGroups) -> None:
-        """Have vectors for every stage; `ranks` have the same parameters, this one among them."""
+    def _share_with_replicas(self) -> None:
+        """Have vectors for every stage, where there are replicas."""
+        if self.task.mesh.dp == 1:
+            return
+        ranks = self.task.mesh.counterparts(self.pipeline_rank, self.tensor_rank)
         exchange = exchange_of(self.workload, [self.task.site(rank) for rank in ranks])
+        self.shards = {}
         for index, stage in self.stages.items():
             self.shards[index] = Shards(list(stage.layers.parameters()), exchange, self.replica)
         self.cell_bytes = self.workload.cell_bytes(self.n_stages, exchange.n_cells)
@@ -148,7 +163,7 @@ class TrainingState:
                     f"{exchange.n_cells * elements}: let the model's stage_parameter_count say it, or raise "
                     "data_parallel.parameters"
                 )
-        gloo = groups.of(tuple(ranks)) if self.workload.data_parallel.collective.by_gloo else None
+        gloo = self._groups.of(ranks) if self.workload.data_parallel.collective.by_gloo else None
         self.replicas = Replicas(self.shards, exchange, Membership(self.replica, ranks, self.streams), elements, gloo)
 
     def cut_into(self, microbatches: int) -> None:

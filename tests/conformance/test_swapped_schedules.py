@@ -34,6 +34,12 @@ ADAMW, SGD = "{kind: adamw}", "{kind: sgd, learning_rate: 0.1}"
 MESHES = {
     "four stages": ("{pipeline: 4}", "[a/0, a/1, b/0, b/1]", "{}", ADAMW),
     "two replicas": ("{pipeline: 2, data: 2}", "[a/0, b/0]", "{replicas: [[a/1, b/1]]}", SGD),
+    "two whole replicas": (
+        "{pipeline: 2, data: 2}",
+        "[a/0, b/0]",
+        "{sharding: none, replicas: [[a/1, b/1]]}",
+        SGD,
+    ),
     "two tensor ranks": ("{pipeline: 2, tensor: 2}", "[a/0, a/1, b/0, b/1]", "{}", ADAMW),
 }
 """What is parallel, where the first replica and the others are, and the optimizer.
@@ -134,6 +140,8 @@ def test_training_goes_on_with_other_microbatches(
         ("four stages", "early", 13, ("zb-v", "interleaved-1f1b", "dualpipe-v"), ADAMW),
         ("four stages", "late", 9, ("interleaved-1f1b", "zb-h1", "zb-v"), SGD),
         ("two tensor ranks", "early", 5, ("1f1b", "zb-v", "interleaved-1f1b"), ADAMW),
+        ("two whole replicas", "early", 7, ("1f1b", "zb-v", "interleaved-1f1b"), SGD),
+        ("two whole replicas", "late", 8, ("zb-v", "1f1b", "zb-v"), SGD),
     ],
 )
 def test_training_goes_on_where_its_stages_have_moved(
@@ -163,7 +171,7 @@ def test_stages_move_while_the_batch_is_cut_anew(loop: Loop, tmp_path: Path) -> 
 
 def test_what_replicas_share_does_not_move(loop: Loop, references: dict[str, Reference], tmp_path: Path) -> None:
     plan = plan_of("two replicas", "early", tmp_path)
-    with pytest.raises(BadInput, match=r"zb-v: stages: .*expected \(0, 1\), as before"):
+    with pytest.raises(BadInput, match=r"zb-v: stages: .*expected \(0, 1\), as before, or .*sharding: none"):
         trained(loop, scheduled(plan, "1f1b"), 3, PATIENCE, {1: scheduled(plan, "zb-v")})
     # its workers wait between two rounds: they can begin another training
     got = trained(loop, scheduled(plan, "1f1b"), 1, PATIENCE)
