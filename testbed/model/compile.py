@@ -12,7 +12,6 @@ import ast
 import hashlib
 import logging
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,13 +24,9 @@ from typing import Any, NamedTuple
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
-from testbed.files import user_cache
+from testbed.model.machine_code import caches, prune
 
 _LOG = logging.getLogger(__name__)
-
-KEPT = 40
-"""Directories of machine code that are kept: eight versions of the five sets of modules that are compiled, as several
-checkouts may take turns."""
 
 _PROBE_BYTES = 65_536
 """Written to see whether there is room for machine code."""
@@ -135,7 +130,7 @@ def _constants(module: ModuleType) -> dict[str, object]:
 def cache_directory(modules: Sequence[ModuleType]) -> Path | None:
     """Where machine code of exactly these modules lies; None where nothing can be written."""
     try:
-        directory = user_cache("compiled") / f"{modules[0].__name__}-{digest(modules)}"
+        directory = caches() / f"{modules[0].__name__}-{digest(modules)}"
         new = not directory.is_dir()
         directory.mkdir(parents=True, exist_ok=True)
         os.utime(directory)  # when it was used last
@@ -146,16 +141,6 @@ def cache_directory(modules: Sequence[ModuleType]) -> Path | None:
     except (OSError, RuntimeError):  # no home, not ours, read-only, full: compile anew every time
         return None
     return directory
-
-
-def prune(caches: Path, kept: int = KEPT) -> None:
-    """Remove all machine code but the `kept` directories that were used last."""
-    used = {}
-    for path in caches.iterdir():
-        with suppress(FileNotFoundError):  # another process has just removed it
-            used[path] = path.stat().st_mtime
-    for path in sorted(used, key=lambda path: used[path], reverse=True)[kept:]:
-        shutil.rmtree(path, ignore_errors=True)  # what is left goes next time
 
 
 def announce(cache: Path | None, what: str) -> None:

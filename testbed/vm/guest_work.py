@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from testbed.model.simulate import COMPILED
+from testbed.model.machine_code import copy_used_last
 from testbed.plugins import in_file
 from testbed.session.machine_report import MACHINE_VARIABLE
 from testbed.vm import guest_request as request
@@ -21,7 +20,7 @@ from testbed.vm.kernel_process import python_environment
 
 _LONGEST_PHASE_S = 0.01
 _CACHE = "cache"
-"""A guest's, in its job directory: all of its processes find there what one of them, or this one, has compiled."""
+"""A guest's, in its job directory: all of its processes find there what one of them, or of this user, has compiled."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def write_job(
         (job / request.standard_error(number)).touch()
     (job / request.REPORT_FILE).touch()
     (job / request.GUEST_LOG).touch()
-    _keep_machine_code(job / _CACHE)
+    copy_used_last(job / _CACHE / "testbed" / "compiled")
     environment = {
         **python_environment(),
         "HOME": "/run/tmp",
@@ -98,12 +97,3 @@ def _shaper(name: str, job: Path, number: int) -> str:
     copy = f"{number}.shaper.py"
     shutil.copyfile(reference.file, job / copy)
     return f"{request.JOB_DIRECTORY}/{copy}:{reference.name}"
-
-
-def _keep_machine_code(cache: Path) -> None:
-    """The event model's, where this process has predicted with it: a large plan's guest predicts with it, too."""
-    cache.mkdir()
-    compiled = sys.modules.get(COMPILED)
-    kept: Path | None = None if compiled is None else compiled.EVENT_MODEL.machine_code
-    if kept is not None:
-        shutil.copytree(kept, cache / "testbed" / "compiled" / kept.name)

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import QUICK, in_packets, quick, with_collectives
 
-from testbed.model import compile as compile_module
-from testbed.model import network
+from testbed.model import machine_code, network
 from testbed.model.bubble import time_by_cause
-from testbed.model.compile import cache_directory, prune
+from testbed.model.compile import cache_directory
 from testbed.model.compiled import EVENT_MODEL
 from testbed.model.execute import last_end
 from testbed.model.frames import message_number
 from testbed.model.lower import Load, Receives, lower
+from testbed.model.machine_code import prune
 from testbed.model.program import NONE, Program
 from testbed.model.simulate import DeadlockError, jobs_in_ticks, makespan, run, simulate
 from testbed.pipeline.depend import consumed, produced
@@ -56,14 +56,14 @@ def test_new_sources_get_a_directory_of_their_own_and_old_ones_go(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     caches = tmp_path / "testbed/compiled"
-    for number in range(compile_module.KEPT):
+    for number in range(machine_code.KEPT):
         (caches / f"version{number}").mkdir(parents=True)
         os.utime(caches / f"version{number}", (number, number))
     mine = cache_directory([network])
     assert mine is not None
     assert mine.is_dir()
     names = {path.name for path in caches.iterdir()}
-    assert names == {mine.name, *(f"version{number}" for number in range(1, compile_module.KEPT))}
+    assert names == {mine.name, *(f"version{number}" for number in range(1, machine_code.KEPT))}
     os.utime(mine, (0, 0))
     assert cache_directory([network]) == mine
     assert mine.stat().st_mtime > 0, "it does not say that it was used"
