@@ -24,12 +24,28 @@ _KIND = "gpt"
 def lighter(plan: Plan) -> tuple[Plan, list[str]]:
     """The plan with smaller models where they change no message, and a line on every job; for the virtual clock."""
     jobs, said = [], []
-    for job in plan.jobs:
-        reason = _kept_because(job.workload)
-        made = job if reason else replace(job, workload=_light(job.workload))
+    for number, job in enumerate(plan.jobs):
+        asked = _with_parameters(plan, number)
+        reason = _kept_because(asked)
+        made = job if reason else replace(job, workload=_light(asked))
         jobs.append(made)
         said.append(f"{job.name}: its model stays as it is: {reason}" if reason else _said(job, made))
     return replace(plan, jobs=tuple(jobs)), said
+
+
+def _with_parameters(plan: Plan, number: int) -> Workload:
+    """The workload of a job, that says what replicas exchange where it follows from the model and is the same for all
+    schedules: for as many stages."""
+    workload = plan.jobs[number].workload
+    cut = {len(case.jobs[number].stage_to_rank) for case in plan.cases}
+    vary = plan.adaptation is not None and plan.adaptation.stages
+    if workload.parallelism.data == 1 or workload.data_parallel.parameters is not None or len(cut) != 1 or vary:
+        return workload
+    (stages,) = cut
+    parameters = workload.stage_bytes(stages) * stages / workload.parallelism.pipeline
+    said = workload.data_parallel.model_copy(update={"parameters": parameters})
+    made = workload.model_copy(update={"data_parallel": said})
+    return made if made.stage_bytes(stages) == workload.stage_bytes(stages) else workload
 
 
 def _kept_because(workload: Workload) -> str:

@@ -32,6 +32,9 @@ def plan_of(*settings: str) -> Plan:
         ("schedules=[zb-h1]", "message=70 kB", "model={layers: 5, d_model: 96, heads: 3, sequence: 40, d_ff: 64}"),
         ("schedules=[1f1b]", "parallelism={pipeline: 2, tensor: 2}", "streams=2"),
         (*REPLICAS, "data_parallel={parameters: 3 MB}"),
+        REPLICAS,
+        ("parallelism={pipeline: 2, data: 3}", "schedules=[zb-v, interleaved-1f1b]", "memory=6"),
+        ("parallelism={pipeline: 2, data: 2}", "schedules=[1f1b]", "data_parallel={sharding: none}", "model.layers=5"),
     ],
 )
 def test_a_smaller_model_has_the_same_messages_and_the_same_prediction(settings: tuple[str, ...]) -> None:
@@ -58,7 +61,7 @@ def test_a_message_that_nobody_gave_keeps_the_size_of_the_model_asked_for() -> N
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (REPLICAS, "what its replicas exchange"),
+        (("parallelism={pipeline: 2, data: 2}", "schedules=[1f1b, zb-v]", "memory=6"), "what its replicas exchange"),
         (("schedules=[1f1b]", "model={layers: 4, d_model: 8, heads: 1, sequence: 4}"), "as small"),
     ],
 )
