@@ -2,8 +2,9 @@
 
     python benchmarks/schedule_swaps.py [--swaps 12] [--out DIR] [--record [NAME]]
 
-Four jobs on the virtual clock: a pipeline of four, two replicas of one, one with two tensor ranks and unequal stages,
-and a pipeline whose stages move to other ranks, and their weights with them. After every measured iteration each goes
+Six jobs on the virtual clock: a pipeline of four, two replicas of one, one with two tensor ranks and unequal stages,
+and three whose stages move to other ranks, and their weights with them: a pipeline, two replicas, and three, whose
+gradients go inside datacenters first. After every measured iteration each goes
 on with another schedule, in an order drawn by seed. Losses, gradients and weights are compared with one process, each
 iteration with its prediction, what ranks executed with the schedule that they should, and what weights took to move,
 and put on the wire, with what they should. Prints the furthest of each, and exits with 1 where a part of a training is
@@ -30,6 +31,7 @@ LIMIT_S = 1800.0
 SCHEDULES = ("gpipe", "1f1b", "zb-h1", "crosspipe-greedy", "geopipe")
 _AGAINST_ONE = ("off one process's", "one by one")
 """How the questions end that compare with a training in one process."""
+MOVING_JOBS = ("stages", "replicas that move", "three that move")
 MOVING = ("1f1b", "zb-v", "interleaved-1f1b", "crosspipe-greedy", "looped-bfs")
 """Stages of these are one on each rank, two in a V, or two in a loop."""
 NEAR_BYTES = 0.02
@@ -37,6 +39,14 @@ JOBS = {
     "pipeline": (),
     "stages": ("memory=8", "model.layers=9"),
     "replicas": ("parallelism.data=2", "parallelism.pipeline=2", "microbatches=5"),
+    "replicas that move": (
+        *("parallelism.data=2", "parallelism.pipeline=2", "microbatches=5", "memory=6", "model.layers=7"),
+        "data_parallel.sharding=none",
+    ),
+    "three that move": (
+        *("parallelism.data=3", "parallelism.pipeline=2", "microbatches=4", "memory=6", "optimizer.kind=sgd"),
+        *("data_parallel={sharding: none, algorithm: hierarchical}", "streams=2", "receives=late"),
+    ),
     "tensor": ("parallelism.tensor=2", "parallelism.pipeline=2", "microbatches=7"),
 }
 """Settings over the demo's workload, by what is unlike it."""
@@ -44,7 +54,7 @@ JOBS = {
 
 def schedules(name: str) -> tuple[str, ...]:
     """What a job swaps between."""
-    return MOVING if name == "stages" else SCHEDULES
+    return MOVING if name in MOVING_JOBS else SCHEDULES
 
 
 def swaps(count: int, seed: int, name: str) -> list[str]:

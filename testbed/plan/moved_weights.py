@@ -89,20 +89,25 @@ def require_movable(workload: Workload, before: Stages, after: Stages, source: s
 
 
 def moving_s(problem: Problem, moved: Sequence[MovedWeights]) -> float:
-    """How long a pipeline's ranks take to send each other these: word that a receive is posted goes back, and what
-    replicas have posted is used up; then all that a link has to carry comes over it, as if it had that from the
-    farthest of its senders on.
+    """How long the ranks of all pipelines take to send each other these: word that a receive is posted goes back, then
+    a link carries what it has one message after the other. Meanwhile what replicas have posted is used up.
     """
-    sizes, begins_s = defaultdict[int, float](float), defaultdict[int, float](float)
-    used_up_s = _replicas_apart_s(problem)
+    come = defaultdict[int, list[tuple[float, float]]](list)
     for pipeline in problem.pipelines:
         for one in moved:
             there, back = pipeline.route(one.source, one.target), pipeline.route(one.target, one.source)
-            there_s, back_s = (sum(problem.links[index].delay_s for index in route) for route in (there, back))
+            round_trip_s = sum(problem.links[index].delay_s for index in (*there, *back))
             for index in there:
-                sizes[index] += one.wire_bytes
-                begins_s[index] = max(begins_s[index], max(back_s, used_up_s) + there_s)
-    return max((begins_s[i] + size * problem.links[i].seconds_per_byte for i, size in sizes.items()), default=0.0)
+                come[index].append((round_trip_s, one.wire_bytes * problem.links[index].seconds_per_byte))
+    return max([*map(_carried_s, come.values()), _replicas_apart_s(problem)])
+
+
+def _carried_s(messages: Sequence[tuple[float, float]]) -> float:
+    """When a link has carried these, each there from a time on and carried in a time."""
+    ended_s = 0.0
+    for begin_s, takes_s in sorted(messages):
+        ended_s = max(ended_s, begin_s) + takes_s
+    return ended_s
 
 
 def using_up_s(problem: Problem) -> float:

@@ -48,6 +48,7 @@ def _weights(plan: Plan, before: TrainedCase, after: TrainedCase) -> dict[str, A
             continue
         assert after.swap is not None
         assert after.case.continues is not None
+        mesh = plan.jobs[number].mesh
         moved = moved_weights(plan, number, was.stage_to_rank, now.stage_to_rank)
         ended = Moment(after.case.continues.after - 1, math.inf)
         problem = costs.problem_of_case(plan, after.case, job=number)
@@ -56,7 +57,7 @@ def _weights(plan: Plan, before: TrainedCase, after: TrainedCase) -> dict[str, A
         counted = after.swap.wire_bytes
         entry = {
             "job": plan.jobs[number].name,
-            "moved_bytes": plan.jobs[number].mesh.tp * sum(one.payload_bytes for one in moved),
+            "moved_bytes": mesh.tp * mesh.dp * sum(one.payload_bytes for one in moved),
             "predicted_s": moving_s(replace(problem, links=links), moved),
             "took_s": after.swap.took_s,
             "planned_wire_bytes": sum(planned_bytes[: len(counted)]) if counted else sum(planned_bytes),

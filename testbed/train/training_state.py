@@ -116,8 +116,8 @@ class TrainingState:
         under_way = meanwhile()
         if replicas is not None:
             under_way += replicas.use_up()
-        await_all(under_way)
         moving.finish(before, after, kind)
+        await_all(under_way)
         if replicas is not None and self.replicas is not None:
             replicas.close()
             for iteration in replicas.posted:
