@@ -86,6 +86,44 @@ def test_a_link_carries_one_after_the_other_and_word_of_receives_comes_first() -
     assert moving_s(problem, [one(0, 2, 1e6), one(3, 1, 2e6)]) == pytest.approx(2 * 0.0102 + 16e-3), "not both ways"
 
 
+FAR = """
+name: far
+datacenters: {a: {nodes: 2}, b: {nodes: 2}, c: {nodes: 2}}
+links:
+  - {between: [a, b], delay: 3 ms, rate: 1 Gbit/s}
+  - {between: [b, c], delay: 40 ms, rate: 1 Gbit/s}
+"""
+WHOLE = ("parallelism={pipeline: 2, data: 2}", "placement=[a/0,b/0]")
+
+
+def far_plan(directory: Path, sharding: str) -> Plan:
+    (directory / "far.yaml").write_text(FAR)
+    replicas = f"data_parallel={{sharding: {sharding}, replicas: [[c/1,c/0]]}}"
+    plan = load_plan(directory / "far.yaml", PP4, settings=["memory=8", *WHOLE, replicas])
+    chosen = choose(plan, ["1f1b", "zb-v"])
+    return with_cases(plan, chosen, make(plan, chosen).made)
+
+
+def test_replicas_far_from_each_other_take_at_least_as_long_as_that_is(tmp_path: Path) -> None:
+    plan = far_plan(tmp_path, "none")
+    problem = costs.problem_of_case(plan, plan.cases[1], job=0)
+    moved = moved_weights(plan, 0, (0, 1), (0, 1, 1, 0))
+    one_way = max(sum(one.wire_bytes for one in moved if one.source == source) for source in (0, 1)) * 8e-9
+    assert 0 < one_way < 0.03
+    assert moving_s(problem, moved) == pytest.approx(43e-3), "longer than both round trips and the weights"
+    slow = replace(problem, links=tuple(link._replace(seconds_per_byte=8e-8) for link in problem.links))
+    assert moving_s(slow, moved) == pytest.approx(2 * 3e-3 + 10 * one_way)
+
+
+def test_what_replicas_have_posted_is_used_up_and_posted_anew_where_stages_move(tmp_path: Path) -> None:
+    plan = far_plan(tmp_path, "none")
+    linear, wave = plan.cases
+    cut = replace(linear, jobs=(replace(linear.jobs[0], microbatches=16),))
+    far = [swap_traffic(plan, linear, case, 0)[2:4] for case in (wave, cut)]
+    assert min(far[0]) > 0, "between replicas, on a link that no pipeline uses"
+    assert max(far[1]) == 0, "as many parameters on the same ranks"
+
+
 def test_what_a_swap_sends_is_counted_per_direction() -> None:
     plan = plan_of("1f1b", "zb-h1", "zb-v")
     linear, other, wave = plan.cases
@@ -120,7 +158,7 @@ def test_schedules_with_stages_elsewhere_are_candidates_if_they_may_move(job: Ad
     assert labels[:3] == ["zb-h1", "zb-v", "interleaved-1f1b"]
     assert {setting.stages for setting in job.settings} == {LINEAR, WAVE, LOOP}
     plan = load_plan(LONGHAUL, PP4, settings=["parallelism={pipeline: 2, data: 2}"])
-    with pytest.raises(BadInput, match=r"--vary: zb-v: .*what replicas share of an optimizer does not move"):
+    with pytest.raises(BadInput, match=r"--vary: zb-v: .*sharding: none: .*share \(zero-1\)"):
         adaptable_job(plan, choose(plan, ["1f1b", "zb-v"]), MayChange(stages=True))
 
 

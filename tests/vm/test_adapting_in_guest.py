@@ -51,8 +51,10 @@ MOVED = (
 """A route that is left, and recovers: only who looks at it comes back."""
 
 
+WHOLE_REPLICAS = ("parallelism={data: 2, pipeline: 2}", "data_parallel.sharding=none", "memory=6", "microbatches=5")
+LARGER = ("warmup=1", "iterations=8", "model.d_model=128", "model.sequence=8")
 STAGES = (
-    *(word for setting in ("memory=8", "warmup=1", "iterations=8", "model.d_model=128") for word in ("--set", setting)),
+    *(word for setting in (*WHOLE_REPLICAS, *LARGER) for word in ("--set", setting)),
     *("--schedule", "1f1b", "--schedule", "zb-v", "--adapt", "ski-rental", "--vary", "stages"),
     *("--event", "link paris--warsaw rate 700 Mbit/s at iteration 1"),
 )
