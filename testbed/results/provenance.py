@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from typing import Any
@@ -22,5 +23,12 @@ def environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpus": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "packages": dict(sorted((d.name, d.version) for d in distributions())),
+        "packages": dict(sorted(_packages())),
     }
+
+
+def _packages() -> Iterator[tuple[str, str]]:
+    """Names and versions of those that are installed."""
+    for distribution in distributions():
+        said = distribution.metadata  # parsed anew at every look, hundreds of lines each
+        yield said["Name"], said["Version"]
