@@ -11,17 +11,18 @@ counted with its reason, an error without one is a fault. A row is a fault as we
 says that the model does not cover it. Prints all
 faults, the share of pairs that were measured, and the worst rows; exit code 1 where there is a fault.
 
---later is an array of all pairs in which one is an option that was built after those of the first array: links with
-loss or jitter, a job that recovers from a neighbour's memory, from datacenters that are cut off, or with the replicas
-that are left, a controller for routes, stages or starts. Goodput is held against what was foretold as well, to 0.05 %.
-And of every pair of values that is refused `testbed plan` is asked: exit code 2, one line, and no plan.
+--later is an array of all pairs in which one is an option that was built after those of the first array: a job that
+recovers from a neighbour's memory, from datacenters that are cut off, or with the replicas that are left, a controller
+for routes, stages or starts. Behind it comes another one, of links with loss or jitter, which the model leaves out.
+Goodput is held against what was foretold as well, to 0.05 %. And of every pair of values that is refused `testbed plan`
+is asked: exit code 2, one line, and no plan.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,20 @@ import yaml
 from harness import boots, options, report
 from harness.record import Claim, Topic, each
 from parts.covering_array import Options, Pair, Row, covering_array, pairs_in, pairs_of
-from parts.drawn_options import EVERY, LATER, NEEDS, NEW, OPTIONS, SIMPLE, Drawn, impossible, possible, refused
+from parts.drawn_options import (
+    BY_CHANCE,
+    CHANCE,
+    EVERY,
+    LATER,
+    NEEDS,
+    NEW,
+    OPTIONS,
+    SIMPLE,
+    Drawn,
+    impossible,
+    possible,
+    refused,
+)
 
 from testbed.cli.options import Enforcement
 from testbed.cli.plan import PlanOptions, enforced, scheduled_and_routed
@@ -53,44 +67,49 @@ class Cell(NamedTuple):
     later: bool = False
 
 
-def array(seed: int, number: int, *, later: bool = False) -> list[Row]:
-    """A covering array of either kind, drawn by seed."""
-    kind = "pairs/later" if later else "pairs"
-    return covering_array(_options(later=later), possible, wanted(later=later), Random(f"{kind}/{seed}/{number}"))
+class Array(NamedTuple):
+    """What a covering array is of."""
+
+    name: str
+    options: Options
+    new: Mapping[str, Set[str]]
+    """Values of which each of its pairs has one; of all pairs where there are none."""
+
+    def wanted(self) -> set[Pair]:
+        """Its pairs, those that may stand together."""
+        pairs = {(a, x, b, y) for a, x, b, y in pairs_of(self.options) if possible([(a, x), (b, y)])}
+        return {pair for pair in pairs if not self.new or self._is_new(*pair)}
+
+    def _is_new(self, a: str, x: object, b: str, y: object) -> bool:
+        return x in self.new.get(a, ()) or y in self.new.get(b, ())
+
+    def rows(self, seed: int, number: int) -> list[Row]:
+        """Drawn by seed and number."""
+        return covering_array(self.options, possible, self.wanted(), Random(f"{self.name}/{seed}/{number}"))
 
 
-def wanted(*, later: bool = False) -> set[Pair]:
-    """The pairs that an array is for: each that may stand together, or of these those with a new value."""
-    every = pairs_of(_options(later=later))
-    return {(a, x, b, y) for a, x, b, y in every if possible([(a, x), (b, y)]) and (not later or _is_new(a, x, b, y))}
-
-
-def _options(*, later: bool) -> Options:
-    return LATER if later else OPTIONS
-
-
-def _is_new(a: str, x: object, b: str, y: object) -> bool:
-    return x in NEW.get(a, ()) or y in NEW.get(b, ())
+FIRST = (Array("pairs", OPTIONS, {}),)
+LATER_ON = (Array("pairs/later", LATER, NEW), Array("pairs/by chance", BY_CHANCE, CHANCE))
 
 
 def cells(seed: int, plans: int, first: int, *, later: bool = False) -> list[Cell]:
     """So many rows of one array after the other, from a number on."""
     rows: list[Row] = []
-    number = 0
+    arrays, drawn = LATER_ON if later else FIRST, 0
     while len(rows) < first + plans:
-        rows += array(seed, number, later=later)
-        number += 1
+        rows += arrays[drawn % len(arrays)].rows(seed, drawn // len(arrays))
+        drawn += 1
     return [Cell(index, rows[index], later) for index in range(first, first + plans)]
 
 
 def refused_rows() -> dict[str, Row]:
     """By the pair of values for which it is refused, all else as simple as these allow."""
-    found = {}
+    found: dict[str, Row] = {}
     for a, x, b, y in sorted(pairs_of(EVERY), key=repr):
         pair = {a: x, b: y}
         if refused(pair) and not impossible(pair):
-            needed = NEEDS.get(f"{a}={x}", {}) | NEEDS.get(f"{b}={y}", {})
-            found[f"{a}={x}, {b}={y}"] = SIMPLE | needed | pair
+            needed = {**NEEDS.get(f"{a}={x}", {}), **NEEDS.get(f"{b}={y}", {})}
+            found[f"{a}={x}, {b}={y}"] = {**SIMPLE, **needed, **pair}
     return found
 
 

@@ -60,41 +60,36 @@ OPTIONS: Options = {
     "streams": (1, 3),
     "shaper": ("auto", "relay"),
 }
-LATER: Options = OPTIONS | {
-    "schedule": (
-        "gpipe",
-        "1f1b",
-        "zb-h1",
-        "zb-v",
-        "interleaved-1f1b",
-        "geopipe",
-        "pipemorph",
-        "crosspipe-greedy",
-    ),
-    "happens": (None, "rate", "delay", "outage", "slower rank", "loss", "jitter"),
-    "wire": (None, "loss", "jitter"),
+LATER: Options = {
+    **OPTIONS,
+    "schedule": ("gpipe", "1f1b", "zb-h1", "zb-v", "interleaved-1f1b", "geopipe", "pipemorph", "crosspipe-greedy"),
     "fails": (None, "neighbour", "elastic", "cuts"),
     "adapt": (None, "routes", "stages", "starts"),
 }
-"""What was built after those above, beside them: links that lose packets or have jitter, from the beginning or for a
-while; states in a neighbour's memory, a job that goes on with the replicas that are left, datacenters cut off; a
-controller that may choose routes (and looks at those that it has left), move stages, or shift the starts of jobs."""
+"""What was built after those above, beside them: states in a neighbour's memory, a job that goes on with the replicas
+that are left, datacenters cut off; a controller that may choose routes (and looks at those that it has left), move
+stages, or shift the starts of jobs."""
 
-NEW = {
-    "happens": {"loss", "jitter"},
-    "wire": {"loss", "jitter"},
-    "fails": {"neighbour", "elastic", "cuts"},
-    "adapt": {"routes", "stages", "starts"},
+BY_CHANCE: Options = {
+    **LATER,
+    "happens": (*OPTIONS["happens"], "loss", "jitter"),
+    "wire": (None, "loss", "jitter"),
 }
-"""Values that only LATER has."""
+"""With links that lose packets or have jitter, from the beginning or for a while. The model leaves that out, so none of
+these stands for other pairs."""
+
+NEW = {"fails": {"neighbour", "elastic", "cuts"}, "adapt": {"routes", "stages", "starts"}}
+CHANCE = {"happens": {"loss", "jitter"}, "wire": {"loss", "jitter"}}
+"""What each has that the one before it has not."""
 
 EVERY: Options = {
-    name: (*OPTIONS.get(name, ()), *(value for value in LATER[name] if value not in OPTIONS.get(name, ())))
-    for name in LATER
+    name: (*OPTIONS.get(name, ()), *(value for value in values if value not in OPTIONS.get(name, ())))
+    for name, values in BY_CHANCE.items()
 }
 """The values of all."""
 
-SIMPLE: Row = {name: values[0] for name, values in LATER.items()} | {
+SIMPLE: Row = {
+    **{name: values[0] for name, values in BY_CHANCE.items()},
     "schedule": "1f1b",
     "network": "ring",
     "sites": 3,
@@ -104,7 +99,7 @@ SIMPLE: Row = {name: values[0] for name, values in LATER.items()} | {
 }
 """A plan with nothing special."""
 
-NEEDS: Row = {
+NEEDS: dict[str, Row] = {
     "event=arrive": {"jobs": 2},
     "event=depart": {"jobs": 2},
     "alone=True": {"jobs": 2},
@@ -197,10 +192,10 @@ class Drawn:
         delay_s = 10 ** self.draw.uniform(-3.3, -2)
         self.rates_bps.append(min(4e9, rate_bps))
         self.delays_s.append(delay_s / apart)
-        made = {"delay": self._time(delay_s / apart), "rate": f"{self.rates_bps[-1]:.0f} bit/s"}
+        made: dict[str, Any] = {"delay": self._time(delay_s / apart), "rate": f"{self.rates_bps[-1]:.0f} bit/s"}
         match self.row.get("wire"):
             case "loss":
-                made["loss"] = round(10 ** self.draw.uniform(-4, -2.3), 6)
+                made["loss"] = round(10 ** self.draw.uniform(-2.5, -1.3), 6)
             case "jitter":
                 made["jitter"] = self._time(delay_s / apart * self.draw.uniform(0.05, 0.5))
         return made
@@ -387,7 +382,7 @@ class Drawn:
             case "outage":
                 found.append(f"{link} down for {draw.randint(3, 3 + latest_ms // 2)} ms {inside}")
             case "loss":
-                found.append(f"{link} loss {draw.uniform(0.1, 2):.3f} % {inside} for {draw.randint(20, 200)} ms")
+                found.append(f"{link} loss {draw.uniform(1, 8):.3f} % {inside} for {draw.randint(20, 200)} ms")
             case "jitter":
                 jitter = self._time(least_s * draw.uniform(0.1, 0.8))
                 found.append(f"{link} jitter {jitter} {inside} for {draw.randint(20, 200)} ms")
