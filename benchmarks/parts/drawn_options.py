@@ -96,6 +96,7 @@ SIMPLE: Row = {
     "pipeline": 2,
     "microbatches": "even",
     "message": "middle",
+    "memory": "ample",
 }
 """A plan with nothing special."""
 
@@ -402,7 +403,7 @@ class Drawn:
         if not self.row["traffic"]:
             return []
         share = 0.02 if self.row["adapt"] == "routes" else 0.2
-        most_bps = min(300e6, *(share * bps for bps in self.rates_bps))
+        most_bps = min([300e6, *(share * bps for bps in self.rates_bps)])
         source, target, *_ = self.sites()
         ends = source, target
         found = [(*ends, f"{most_bps * self.draw.uniform(0.2, 0.9):.0f} bit/s", "0 s")]
