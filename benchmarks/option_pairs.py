@@ -34,7 +34,8 @@ import yaml
 from harness import boots, options, report
 from harness.record import Claim, Topic, each
 from parts.covering_array import Options, Pair, Row, covering_array, pairs_in, pairs_of
-from parts.drawn_options import (
+from parts.drawn_options import Drawn
+from parts.plan_options import (
     BY_CHANCE,
     CHANCE,
     EVERY,
@@ -43,7 +44,6 @@ from parts.drawn_options import (
     NEW,
     OPTIONS,
     SIMPLE,
-    Drawn,
     impossible,
     possible,
     refused,

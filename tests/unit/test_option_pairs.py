@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import option_pairs
 from parts.covering_array import pairs_in, pairs_of
-from parts.drawn_options import EVERY, NEEDS, SIMPLE, Drawn
+from parts.drawn_options import Drawn
+from parts.plan_options import EVERY, NEEDS, SIMPLE
 
 NEEDED = {"exchange": {"data": 2}}
 """What all values of an option need, to be seen in files."""
