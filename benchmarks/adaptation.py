@@ -96,16 +96,6 @@ UNLIKE_LINKS = {
         {"name": "south", "between": ["paris", "warsaw"], "delay": "40 ms", "rate": "300 Mbit/s"},
     ],
 }
-TRIANGLE = {
-    "name": "triangle",
-    "datacenters": {"a": {"nodes": 2}, "b": {"nodes": 1}, "c": {"nodes": 1}},
-    "links": [
-        {"name": "ab", "between": ["a", "b"], "delay": "3 ms", "rate": "1 Gbit/s"},
-        {"name": "ac", "between": ["c", "a"], "delay": "3 ms", "rate": "1 Gbit/s"},
-        {"name": "bc", "between": ["b", "c"], "delay": "25 ms", "rate": "400 Mbit/s"},
-    ],
-}
-"""From b to c over a: once it does so no more, a look at that is in the way of what a and b send each other."""
 
 
 def subject(
@@ -173,7 +163,9 @@ def recovering(count: int, seed: int) -> list[Timeline]:
     """Routes that are left, and recover 40 iterations later or more: two of our own, and so many drawn."""
     routes = MayChange(routes=2)
     pair = subject(UNLIKE_LINKS, JOB, "memory=8", "message=1.2 MB", may=routes)
-    around = subject(TRIANGLE, JOB, "memory=8", "message=1.2 MB", "placement=[a/0, a/1, b/0, c/0]", may=routes)
+    around = subject(
+        recovering_routes.TRIANGLE, JOB, "memory=8", "message=1.2 MB", "placement=[a/0, a/1, b/0, c/0]", may=routes
+    )
     slow = f"rate x0.1 at {BEFORE} to {BEFORE + AFTER}"
     own = [
         Timeline("route: rate / 10", pair, [f"link north {slow}"], BEFORE + 2 * AFTER),
@@ -188,26 +180,8 @@ def drawn(number: int, seed: int) -> Timeline:
     draw = random.Random(f"adaptation/{seed}/{number}")
     ranks, sites = draw.randint(4, 6), [f"dc{index}" for index in range(draw.choice((2, 2, 3)))]
     _, datacenters, pairs = joined(draw, sites, ranks)
-    links = [
-        {
-            "name": f"{a}{b}",
-            "between": [a, b],
-            "delay": f"{draw.uniform(2, 20):.2f} ms",
-            "rate": f"{draw.choice((300, 500, 1000))} Mbit/s",
-        }
-        for a, b in pairs
-    ]
-    workload = {
-        "name": "drawn",
-        "model": {"layers": ranks, "d_model": 32, "heads": 2, "sequence": 32},
-        "parallelism": {"pipeline": ranks},
-        "microbatches": draw.randint(6, 16),
-        "microbatch_size": 1,
-        "pacing": {kind: f"{draw.uniform(12, 25):.2f} ms" for kind in "FIW"},
-        "message": f"{draw.uniform(0.1, 1):.2f} MB",
-        "memory": draw.randint(ranks, 2 * ranks),
-        "schedules": ["1f1b"],
-    }
+    links = [recovering_routes.link(draw, f"{a}{b}", [a, b]) for a, b in pairs]
+    workload = recovering_routes.job(draw, ranks, slots_ms=(12, 25), message_mb=(0.1, 1))
     kinds = draw.sample(("delay", "rate", "traffic", "rank"), draw.choice((1, 1, 2)))
     events = [_event(draw, kind, [f"{a}{b}" for a, b in pairs], ranks) for kind in kinds]
     topology = {"name": "drawn", "datacenters": datacenters, "links": links}

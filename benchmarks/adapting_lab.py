@@ -29,6 +29,7 @@ from events_on_the_wire import Iteration, iterations_of, judged, show
 from harness import options
 from harness.options import ROOT
 from harness.record import Claim, Topic, each, finish
+from parts.recovering_routes import TRIANGLE
 
 from testbed.cli.adaptation_tables import share_of_oracle, what_a_swap_took
 
@@ -106,16 +107,13 @@ links:
   - {name: north, between: [paris, warsaw], delay: 10 ms, rate: 1 Gbit/s}
   - {name: south, between: [warsaw, paris], delay: 40 ms, rate: 300 Mbit/s}
 """
-TRIANGLE = """
-name: triangle
-description: From b to c over a, unless ac is slow
-datacenters: {a: {nodes: 2}, b: {nodes: 1}, c: {nodes: 1}}
-links:
-  - {name: ab, between: [a, b], delay: 3 ms, rate: 1 Gbit/s}
-  - {name: ac, between: [c, a], delay: 3 ms, rate: 1 Gbit/s}
-  - {name: bc, between: [b, c], delay: 25 ms, rate: 400 Mbit/s}
-"""
-TOPOLOGIES = {ROUTES: TWO_LINKS, COMES_BACK: TWO_LINKS, ALL: TWO_LINKS, BACK: UNLIKE_LINKS, SHARED: TRIANGLE}
+TOPOLOGIES = {
+    ROUTES: TWO_LINKS,
+    COMES_BACK: TWO_LINKS,
+    ALL: TWO_LINKS,
+    BACK: UNLIKE_LINKS,
+    SHARED: json.dumps(TRIANGLE),
+}
 
 
 class AdaptedRun(NamedTuple):

@@ -241,10 +241,11 @@ class World:
         leaves = partial(self.leave, message)
         self.at(self.first_s[message], leaves, priority=2 + int(self.program.source[message]))
 
-    def at(self, time: Number, what: Callable[[], None], priority: int = 1) -> None:
-        """Have something happen."""
-        self.count += 1
-        heapq.heappush(self.events, (time, priority, self.count, what))
+    def at(self, time: Number, what: Callable[[], None], priority: int = 1, number: int | None = None) -> None:
+        """Have something happen; the next one's number unless it was given one before."""
+        if number is None:
+            self.count += 1
+        heapq.heappush(self.events, (time, priority, self.count if number is None else number, what))
 
     def run(self) -> dict[str, list[Number | None]]:
         """All that comes of it."""
@@ -371,7 +372,9 @@ class World:
     def over_card(self, rank: int, size: Number, over: Callable[[], None], after: Number = 0) -> None:
         """Something crosses a rank's network card; tells, so long after, when it is there."""
         link = self.links[self.program.card[rank]]
-        link.take(Unit(size, self.now, lambda *_: self.at(link.out + after, over)))
+        self.count += 1  # scheduled now, also where it waits for the card: at one instant it is as early as that
+        number = self.count
+        link.take(Unit(size, self.now, lambda *_: self.at(link.out + after, over, number=number)))
 
     def end(self, rank: int) -> None:
         """An action is over: what it made leaves, then the shares of a reduction, then the rank goes on."""

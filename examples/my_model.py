@@ -15,7 +15,15 @@ class Mlp(ModelSpec):
         return (microbatch_size, self.sequence, self.width)
 
     def parameter_count(self):
-        return (self.layers - 2) * (self.width + 1) * self.width + 513 * self.width
+        return sum(map(self._layer_parameters, range(self.layers)))
+
+    def stage_parameter_count(self, stage, n_stages):
+        return sum(map(self._layer_parameters, self.stage_layers(stage, n_stages)))
+
+    def _layer_parameters(self, index):
+        if index == 0:
+            return 256 * self.width
+        return (self.width + 1) * (256 if index == self.layers - 1 else self.width)
 
     def layer(self, index):
         from torch import nn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -24,10 +24,13 @@ from testbed.plan.routes import datacenter_of, nodes_of_ranks
 from testbed.planning.resolve import framing_of
 from testbed.routing.candidates import DirectionsByPlace
 from testbed.schedule.registry import family_of
-from testbed.spec.choice import ScheduleChoice, with_ending
+from testbed.spec.choice import MOST_LABEL, ScheduleChoice, with_ending
 
 MOST_DETOUR = 2
 """Links more than the shortest route has that another one may have."""
+
+_ROOM_BEHIND = len(" from 100000")
+"""Of a label, for the iteration from which on a recipe is used."""
 
 MOST_SETTINGS = 64
 """Of which each is predicted with every schedule after every iteration in which something has changed."""
@@ -190,11 +193,12 @@ def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice], may: MayChange 
         needed = framing_of(plan.network, [(path.source, path.route) for one in every for path in one.paths]).gso_bytes
         sizes = {site: min(size, needed[site]) for site, size in plan.framing.gso_bytes.items()}
         bare = bare._replace(plan=replace(plan, framing=replace(plan.framing, gso_bytes=sizes)))
+    combinations = {paths: number for number, paths in enumerate(dict.fromkeys(one.paths for one in every), 1)}
     for count in dict.fromkeys((own, *may.microbatches)):
         for setting in (one._replace(microbatches=count) for one in every):
             for choice in able:
                 if at[choice.label] == setting.stages:
-                    label = with_ending(choice.label, _unlike(setting, own))
+                    label = _label(choice, _unlike(setting, own, combinations), {one.label for one in recipes})
                     # what others send a job does not know: it is seen as slower links
                     problem = replace(bare.problem_of(bare.plan, choice, setting), streams=())
                     recipes.append(Recipe(label, choice, setting, problem))
@@ -269,13 +273,27 @@ def links_of(network: NetworkState, route: Route) -> str:
     return " + ".join(dict.fromkeys(network.links[index].link for index in route))
 
 
-def _unlike(setting: JobSetting, microbatches: int) -> str:
-    """How a recipe's label says what is not as planned, beside its stages, which are its family's."""
-    words = ""
-    if setting.microbatches != microbatches:
-        words += f" with {setting.microbatches} microbatches"
+def _unlike(setting: JobSetting, microbatches: int, combinations: Mapping[tuple[Path, ...], int]) -> tuple[str, str]:
+    """How a recipe's label says what is not as planned, beside its stages, which are its family's: with the names of
+    links, and with the number of the combination of routes, which is shorter."""
+    words = f" with {setting.microbatches} microbatches" if setting.microbatches != microbatches else ""
     over = dict.fromkeys(path.over for path in setting.paths if path.over)
-    return words + (f" over {' and '.join(over)}" if over else "")
+    if not over:
+        return words, words
+    return f"{words} over {' and '.join(over)}", f"{words} over routes {combinations[setting.paths]}"
+
+
+def _label(choice: ScheduleChoice, unlike: tuple[str, str], taken: Collection[str]) -> str:
+    """A label that no other recipe has, and that still says the schedule's name."""
+    named, numbered = unlike
+    words = named if len(choice.label) + len(named) + _ROOM_BEHIND <= MOST_LABEL else numbered
+    if not words:
+        return choice.label
+    label, number = with_ending(choice.label, words), 1
+    while label in taken:
+        number += 1
+        label = with_ending(choice.label, f" {number}{words}")
+    return label
 
 
 def planned_belief(subject: AdaptableJob) -> Belief:

@@ -93,8 +93,6 @@ def check_background(plan: Plan, network: NetworkState, source: str) -> None:
     """Raises BadInput for flows that a network has no way or no room for, and for what they cannot stand beside."""
     if not plan.background:
         return
-    if plan.recovery is not None:
-        raise BadInput.of(source, "background", "workers that fail", "one or the other")
     if plan.enforcement == "ports":
         expected = "rules beside background traffic, whose datagrams the routers' own hash would send elsewhere"
         raise BadInput.of(source, "enforcement", "ports", expected)

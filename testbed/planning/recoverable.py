@@ -34,6 +34,8 @@ def require_recoverable(plan: Plan, source: str, field: str) -> None:
     )
     beside = "--adapt" if plan.adaptation else next((event.option for event in plan.events), None)
     require(beside is None, source, field, beside, "no events and no controller beside failures")
+    expected = "none beside failures: datagrams of iterations that are done again would be counted with the others"
+    require(not plan.background, source, field, "background traffic", expected)
     # a worker's listener cannot have the one port that connections of the one before it keep for a minute
     require(plan.enforcement != "ports", source, field, "--enforce ports", "other enforcement beside failures")
     if checkpoints is not None:
@@ -68,6 +70,7 @@ def _require_elastic(plan: Plan, elastic: Elastic, source: str, field: str) -> N
         "another data_parallel.algorithm: gloo's own is not in the model, so that fewer replicas look like a fault"
     )
     require(not exchange.collective.by_gloo, source, field, exchange.algorithm, expected)
+    _require_known_stages(plan, source, field)
     drawn = workload.pacing is not None and bool(workload.pacing.spreads)
     require(not drawn, source, field, "slots that are drawn", "slots in numbers: draws are a replica's by its number")
     expected = "one case, of one schedule and policy: in another one other batches are trained until the same failure"
@@ -80,13 +83,23 @@ def _require_elastic(plan: Plan, elastic: Elastic, source: str, field: str) -> N
     require(cut is None, source, field, cut, "ranks, nodes and datacenters that are lost, none that is cut off")
 
 
+def _require_known_stages(plan: Plan, source: str, field: str) -> None:
+    """States go over links, with room for as much as is known before: an equal share of all would be a guess."""
+    model = plan.jobs[0].workload.model
+    whole = all(len(case.jobs[0].stage_to_rank) == 1 for case in plan.cases)
+    expected = "a model with stage_parameter_count, which says how large the state of each rank is, to send it"
+    require(whole or model.counts_stages, source, field, f"model {model.kind}", expected)
+
+
 def _require_memory(plan: Plan, memory: MemoryCheckpoints, every: int, source: str, field: str) -> None:
     job, disk, asked = plan.jobs[0], memory.disk_every, memory.state_bytes
     require(job.mesh.size > 1, source, field, "one rank", "two or more: one keeps another's state")
     fits = disk is None or (disk >= 1 and disk % every == 0)
     require(fits, source, field, disk, f"a multiple of {every} iterations on disk")
     require(0 <= memory.disk_save_s <= MOST_SLOT_S, source, field, memory.disk_save_s, f"0 to {MOST_SLOT_S:g} s")
-    if asked is not None:
+    if asked is None:
+        _require_known_stages(plan, source, field)
+    else:
         needed = max(max(needed_bytes(job, case)) for case in plan.cases)
         fits, expected = needed <= asked <= MOST_STATE_BYTES, f"{needed} to {MOST_STATE_BYTES} bytes: a rank's state"
         require(fits, source, field, asked, expected)

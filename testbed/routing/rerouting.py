@@ -108,7 +108,8 @@ def with_swap(plan: Plan, before: Case, chosen: JobSchedule, taken: tuple[Route,
         if was != now:
             moved[datacenter_of(nodes[flow.source]), datacenter_of(nodes[flow.target])] = now
     happens = [ScheduleSwapped(name, at, label), *(FlowsMoved(name, at, *pair, to) for pair, to in moved.items())]
-    case = replace(before, label=f"{label} from {after}", jobs=(chosen,), routes=taken)
+    from_then = f" from {after}"  # which a schedule that a controller has had made for that is called itself
+    case = replace(before, label=label.removesuffix(from_then) + from_then, jobs=(chosen,), routes=taken)
     return _going_on(plan, before, case, happens)
 
 

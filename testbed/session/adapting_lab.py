@@ -130,7 +130,7 @@ class AdaptingLab:
             return None
         if not isinstance(self._subject, OneJob):
             return Shifts(step.swapped_to.setting.starts_s, step.swapped_to.label)
-        scheduled = self._subject.scheduled(step.swapped_to, with_ending(step.swapped_to.label, f" of {iteration}"))
+        scheduled = self._subject.scheduled(step.swapped_to, with_ending(step.swapped_to.label, f" from {iteration}"))
         return GoesOn(scheduled, self._subject.job.routes_in(step.swapped_to.setting))
 
     def swapped(self, seconds: float) -> None:

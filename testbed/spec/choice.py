@@ -14,7 +14,7 @@ from testbed.plugins import Unusable, in_file, read_content
 from testbed.spec.document import FieldError, Matching, StrictModel
 
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9 ._=+-]{0,59}"
-_MOST_LABEL = 60
+MOST_LABEL = 60
 _LABEL_WORDS = "a label in letters, digits, blanks and ._=+-, a letter or digit first, at most 60"
 
 Label = Annotated[str, Matching(_LABEL, _LABEL_WORDS)]
@@ -30,7 +30,7 @@ Reference = Annotated[
 
 def with_ending(label: str, ending: str) -> str:
     """A label with these words behind it, cut short before them where both are too long."""
-    return label[: _MOST_LABEL - len(ending)].rstrip() + ending
+    return label[: MOST_LABEL - len(ending)].rstrip() + ending
 
 
 def own_name(schedule: str) -> str:

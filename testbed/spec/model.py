@@ -39,6 +39,13 @@ class ModelSpec(StrictModel):
         """Parameters of a stage that each of `degree` tensor ranks has: all of them where the layers are not split."""
         return self.stage_parameter_count(stage, n_stages)
 
+    @property
+    def counts_stages(self) -> bool:
+        """Whether it says what each stage has of its parameters, and leaves none of that to the guess above."""
+        own = type(self)
+        said = own.stage_parameter_count, own.rank_parameter_count
+        return said != (ModelSpec.stage_parameter_count, ModelSpec.rank_parameter_count)
+
     def check_tensor_degree(self, degree: int) -> None:
         """Raises FieldError where the layers cannot be shared by so many tensor ranks; by default they cannot be."""
         if degree > 1:

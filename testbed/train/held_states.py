@@ -90,7 +90,7 @@ def pack(state: TrainingState, into: torch.Tensor) -> None:
     if count > into.numel():
         raise ValueError(
             f"the state of this rank has {count} numbers, and its message room for {into.numel()}: let the model's "
-            "stage_parameter_count say it, or give --checkpoint more with state="
+            "stage_parameter_count say it, or with --checkpoint a larger state="
         )
     into[:HEADER_ELEMENTS] = torch.tensor([float(state.iteration), steps])
     first = HEADER_ELEMENTS

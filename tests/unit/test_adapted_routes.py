@@ -24,6 +24,7 @@ from testbed.planning import file
 from testbed.planning.resolve import load_plan
 from testbed.planning.schedules import choose
 from testbed.routing.rerouting import rerouted, with_swap
+from testbed.spec.choice import MOST_LABEL
 
 ROOT = Path(__file__).parents[2]
 PP4 = ROOT / "workloads/tiny-gpt-pp4.yaml"
@@ -86,6 +87,18 @@ def test_each_pair_of_datacenters_has_routes_of_its_own() -> None:
     plan = load_plan(many, PP4, settings=["placement=[paris/0, warsaw/0, warsaw/1, vienna/0]"])
     with pytest.raises(BadInput, match="--vary: routes: got 64, expected fewer"):
         adaptable_job(plan, choose(plan, ["1f1b"]), MayChange(routes=64))
+
+
+def test_recipes_are_told_apart_however_long_the_names_of_links_are() -> None:
+    named = [{**link, "name": f"{link['name']}-otn-wave-of-backbone"} for link in PAIR["links"]]
+    at = "placement=[paris/0, warsaw/0, warsaw/1, vienna/0]"
+    plan = load_plan({**PAIR, "links": named}, PP4, settings=["memory=8", at])
+    job = adaptable_job(plan, choose(plan, ["zb-h1", "zb-h2", "1f1b"]), MayChange((16,), routes=2))
+    assert len(job.recipes) == 3 * 2 * 4
+    for recipe in job.recipes:
+        assert job.labelled(recipe.label) is recipe
+        assert recipe.label.startswith(recipe.choice.label)
+        assert len(f"{recipe.label} from 12345") <= MOST_LABEL
 
 
 def test_what_each_route_costs_is_what_the_model_says_of_it(job: AdaptableJob) -> None:
@@ -181,12 +194,12 @@ def test_a_plan_keeps_what_was_decided(tmp_path: Path) -> None:
     assert {len(route) for route in moved} == {0, 1}
     assert moved != case.routes == job.routes_in(next(iter(job.settings)))
     chosen = case.jobs[0]
-    goes_on = replace(chosen, choice=chosen.choice.model_copy(update={"label": "1f1b over south of 4"}))
+    goes_on = replace(chosen, choice=chosen.choice.model_copy(update={"label": "1f1b over south from 4"}))
     after, second = with_swap(replace(plan, adaptation=None), case, goes_on, moved, 4)
     assert [type(event).__name__ for event in after.events] == ["ScheduleSwapped", "FlowsMoved", "FlowsMoved"]
     assert rerouted(after, case, second) == second.routes == moved
     assert file.from_json(file.to_json(after), "plan.json") == after
-    comes_back = replace(chosen, choice=chosen.choice.model_copy(update={"label": "1f1b of 7"}))
+    comes_back = replace(chosen, choice=chosen.choice.model_copy(update={"label": "1f1b from 7"}))
     back, third = with_swap(after, second, comes_back, case.routes, 7)
     assert rerouted(back, second, third) == case.routes
     assert file.from_json(file.to_json(back), "plan.json") == back

@@ -187,6 +187,24 @@ def test_failures_are_not_beside_what_else_changes(tmp_path: Path, beside: tuple
     assert said in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--failure", "rank 1 at 3 s"),
+        ("--chaos", "mtbf=6s,seed=3"),
+        ("--checkpoint", "every=2"),
+        ("--elastic", "repair=1 s"),
+    ],
+)
+def test_failures_are_not_beside_background_traffic(tmp_path: Path, option: str, text: str) -> None:
+    (tmp_path / "traffic.csv").write_text("from,to,rate\nparis,warsaw,100 Mbit/s\n")
+    words = ("two-dc-longhaul", "tiny-gpt-pp4", "--schedule", "1f1b", "--background", tmp_path / "traffic.csv")
+    done = run_testbed("plan", *words, option, text, "-o", tmp_path / "plan.json")
+    assert done.returncode == 2, done.stderr
+    assert "got 'background traffic', expected none beside failures" in " ".join(done.stderr.split())
+    assert not (tmp_path / "plan.json").exists()
+
+
 def test_ports_are_not_chosen_for_workers_that_are_replaced(tmp_path: Path) -> None:
     clos = {"leaves": 4, "spines": 2, "hosts": 1, "rate": "1 Gbit/s", "delay": "10 us"}
     (tmp_path / "clos.yaml").write_text(json.dumps({"name": "clos", "datacenters": {"pod": {"clos": clos}}}))

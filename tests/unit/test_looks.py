@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path as File
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(File(__file__).parents[2] / "benchmarks"))
+
+from parts.recovering_routes import TRIANGLE
 
 from testbed.adaptation import controller
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
@@ -179,16 +184,6 @@ LINKS: list[dict[str, Any]] = [
     {"name": "south", "between": ["paris", "warsaw"], "delay": "40 ms", "rate": "300 Mbit/s"},
 ]
 PAIR = {"name": "pair", "datacenters": {"paris": {"nodes": 2}, "warsaw": {"nodes": 2}}, "links": LINKS}
-TRIANGLE = {
-    "name": "triangle",
-    "datacenters": {"a": {"nodes": 2}, "b": {"nodes": 1}, "c": {"nodes": 1}},
-    "links": [
-        {"name": "ab", "between": ["a", "b"], "delay": "3 ms", "rate": "1 Gbit/s"},
-        {"name": "ac", "between": ["c", "a"], "delay": "3 ms", "rate": "1 Gbit/s"},
-        {"name": "bc", "between": ["b", "c"], "delay": "25 ms", "rate": "400 Mbit/s"},
-    ],
-}
-"""From b to c it goes over a; once it does no more, a look at that is in the way of what a and b send each other."""
 
 
 def job_of(topology: dict[str, Any], *settings: str) -> AdaptableJob:

@@ -23,7 +23,9 @@ from testbed.plan.recovery import Checkpoints, Failure, MemoryCheckpoints, Recov
 from testbed.plan.state_exchange import neighbours, restoring, saving, state_traffic
 from testbed.planning import file
 from testbed.planning.resolve import with_shaper
+from testbed.spec.workload import load_workload
 
+ROOT = Path(__file__).parents[2]
 TRAIN, SAVE, RESTART = Spending
 MEMORY, DISK = KeptIn
 
@@ -218,6 +220,46 @@ def test_a_plan_keeps_what_is_asked_for_and_a_place_stands_for_its_ranks(tmp_pat
     assert all(len(ranks_of(failure)) == 1 for failure in plan.recovery.failures if failure.place != "paris")
     assert len({failure.place for failure in plan.recovery.failures}) > 2
     assert file.from_json(file.to_json(plan), "again") == plan
+
+
+@pytest.mark.parametrize("option", [("--checkpoint", "to=neighbour"), ("--elastic", "restart=3 s")])
+def test_states_of_a_model_that_does_not_say_what_its_stages_have_are_refused(
+    tmp_path: Path, option: tuple[str, str]
+) -> None:
+    """An equal share of all parameters is a guess, which a state may be larger than while it is trained."""
+    text = (ROOT / "examples/my_model.py").read_text(encoding="utf-8")
+    (tmp_path / "guessing.py").write_text(text.replace("def stage_parameter_count(", "def unsaid("))
+    parallel = (
+        "--set",
+        "parallelism.data=2",
+        "--set",
+        "data_parallel.sharding=none",
+        "--set",
+        "parallelism.pipeline=2",
+    )
+    for model, code in ((tmp_path / "guessing.py", 2), (ROOT / "examples/my_model.py", 0)):
+        words = (
+            "two-dc-longhaul",
+            "tiny-gpt-pp4",
+            "--schedule",
+            "1f1b",
+            *parallel,
+            *option,
+            "--failure",
+            "rank 1 at 1 s",
+        )
+        said = ("--set", f"model={{kind: {model}:Mlp, layers: 4}}", "-o", tmp_path / "plan.json")
+        done = run_testbed("plan", *words, *said)
+        assert done.returncode == code, done.stderr
+        assert ("a model with stage_parameter_count" in " ".join(done.stderr.split())) == (code == 2)
+
+
+def test_the_example_says_what_its_layers_have() -> None:
+    model = load_workload(ROOT / "examples/my_job.yaml").model
+    for index in range(model.layers):
+        real = sum(parameter.numel() for parameter in model.layer(index).parameters())  # type: ignore[attr-defined]
+        assert model.stage_parameter_count(index, model.layers) == real
+    assert model.parameter_count() == sum(model.stage_parameter_count(stage, 3) for stage in range(3))
 
 
 def test_datacenters_are_cut_off_by_chance(tmp_path: Path) -> None:

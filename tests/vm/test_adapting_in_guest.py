@@ -125,7 +125,7 @@ def test_it_swaps_and_that_is_worth_it(measured: Mapping[str, Measured], rows: l
     assert all(0 < row["idle_s"] < 1 for row in rows[:-1])
     labels = [row["label"] for row in measured["adapting"].document["schedules"]]
     after = [row["iteration"] + 1 for row in swapped]
-    assert labels == ["zb-h1", *(f"{row['swapped_to']} of {n} from {n}" for row, n in zip(swapped, after, strict=True))]
+    assert labels == ["zb-h1", *(f"{row['swapped_to']} from {n}" for row, n in zip(swapped, after, strict=True))]
 
 
 def test_each_part_is_predicted_and_its_numbers_are_one_processs(measured: Mapping[str, Measured]) -> None:

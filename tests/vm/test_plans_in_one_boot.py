@@ -67,9 +67,9 @@ links:
 """
 DRAWN = (0,)
 """Plans of the benchmark."""
-PAIRS = tuple(cell for cell in option_pairs.cells(1, 11, 0) if cell.number in (1, 10))
-"""Of the covering array of all options: a link that is lost behind one that changes, and several TCP streams; a
-controller that cuts batches anew where slots vary and a rank is slower, beside traffic, without a pipeline."""
+PAIRS = tuple(cell for cell in option_pairs.cells(1, 92, 0) if cell.number in (45, 91))
+"""Of the covering array of all options: a controller that may cut batches anew where slots vary, beside traffic and a
+rate that changes; several TCP streams and two jobs on a link that is lost behind that, with slots that vary."""
 
 
 def plan_of(topology: Path, *settings: str, schedules: str, iterations: int) -> Plan:
