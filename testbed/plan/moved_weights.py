@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from itertools import pairwise, product
 from typing import NamedTuple
 
 from testbed.errors import BadInput
-from testbed.pipeline.problem import Problem
+from testbed.pipeline.problem import Problem, Route
 from testbed.plan.framing import part_bytes, wire_bytes
 from testbed.plan.plan import Plan
 from testbed.spec.model import ModelSpec
@@ -90,24 +91,40 @@ def require_movable(workload: Workload, before: Stages, after: Stages, source: s
 
 def moving_s(problem: Problem, moved: Sequence[MovedWeights]) -> float:
     """How long the ranks of all pipelines take to send each other these: word that a receive is posted goes back, then
-    a link carries what it has one message after the other. Meanwhile what replicas have posted is used up.
+    the weights come. Each link on the way carries what comes to it one after the other, and passes on what it has of a
+    message while more of that still comes. Meanwhile what replicas have posted is used up.
     """
-    come = defaultdict[int, list[tuple[float, float]]](list)
-    for pipeline in problem.pipelines:
-        for one in moved:
-            there, back = pipeline.route(one.source, one.target), pipeline.route(one.target, one.source)
-            round_trip_s = sum(problem.links[index].delay_s for index in (*there, *back))
-            for index in there:
-                come[index].append((round_trip_s, one.wire_bytes * problem.links[index].seconds_per_byte))
-    return max([*map(_carried_s, come.values()), _replicas_apart_s(problem)])
-
-
-def _carried_s(messages: Sequence[tuple[float, float]]) -> float:
-    """When a link has carried these, each there from a time on and carried in a time."""
-    ended_s = 0.0
-    for begin_s, takes_s in sorted(messages):
-        ended_s = max(ended_s, begin_s) + takes_s
+    coming = list[_Coming]()
+    for number, (pipeline, one) in enumerate(product(problem.pipelines, moved)):
+        there, back = pipeline.route(one.source, one.target), pipeline.route(one.target, one.source)
+        coming += [_Coming(0.0, number, 0.0, problem.notice_bytes, back, (one.wire_bytes, there))] if there else []
+    free_s, ended_s = defaultdict[int, float](float), _replicas_apart_s(problem)
+    while coming:
+        at_s, number, whole_s, size, (index, *further), answer = heappop(coming)
+        link, begins_s = problem.links[index], max(at_s, free_s[index])
+        free_s[index] = max(begins_s + size * link.seconds_per_byte, whole_s)
+        there_s = free_s[index] + link.delay_s
+        if further:
+            heappush(coming, _Coming(begins_s + link.delay_s, number, there_s, size, tuple(further), answer))
+        elif answer is not None:
+            heappush(coming, _Coming(there_s, number, 0.0, *answer, None))
+        ended_s = max(ended_s, there_s)
     return ended_s
+
+
+class _Coming(NamedTuple):
+    """A message that comes to a link."""
+
+    at_s: float
+    """Its first byte."""
+    number: int
+    whole_s: float
+    """When its last byte comes from the link before; 0: there is none."""
+    wire_bytes: float
+    route: Route
+    """This link, and those behind it."""
+    answer: tuple[float, Route] | None
+    """What leaves when it is there, with its bytes and route."""
 
 
 def using_up_s(problem: Problem) -> float:
@@ -115,11 +132,15 @@ def using_up_s(problem: Problem) -> float:
     stages = problem.stage_to_rank
     ends = [pair for a, b in pairwise(stages) for pair in ((a, b), (b, a))]
     routes = (pipeline.route(*pair) for pipeline in problem.pipelines for pair in ends)
-    return max((sum(problem.links[index].delay_s for index in route) for route in routes), default=0.0)
+    return max((_delay_s(problem, route) for route in routes), default=0.0)
 
 
 def _replicas_apart_s(problem: Problem) -> float:
     """How far the farthest two are from each other that a collective's message goes between."""
     collectives = (*problem.all_gather, *problem.reductions)
     routes = {collective.route(step) for collective in collectives for step in collective.steps}
-    return max((sum(problem.links[index].delay_s for index in route) for route in routes), default=0.0)
+    return max((_delay_s(problem, route) for route in routes), default=0.0)
+
+
+def _delay_s(problem: Problem, route: Route) -> float:
+    return sum(problem.links[index].delay_s for index in route)
