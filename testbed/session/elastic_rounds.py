@@ -61,6 +61,7 @@ class ElasticRounds:
 
     def __init__(self, job: ElasticJob) -> None:
         self.spans: list[Span] = []
+        self.restarts_late_s: list[float] = []
         self._job = job
         self._begun = -1, 0.0
         """The number of the last round, and the instant of the monotonic clock at which it began."""
@@ -154,6 +155,7 @@ class ElasticRounds:
         self._job.workers.regroup(ranks_of(self._job.job, span.replicas), neighbours_of(plan, plan.jobs[0]))
         self._job.memory.hand_over(span.replicas)
         begins_s = self._stands_s + broken_off_s + span.ahead_s
+        self.restarts_late_s.append(max(0.0, time.monotonic() - begins_s))
         if span.joining and span.iteration:
             expected_s = span.seconds - span.ahead_s
             ended_s = self._job.memory.send(span.replicas, span.joining, begins_s, expected_s)

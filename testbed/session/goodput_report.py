@@ -30,8 +30,11 @@ def goodput_entry(plan: Plan, done: TrainedCase) -> dict[str, Any]:
 
 
 def _of_links(plan: Plan, done: TrainedCase) -> dict[str, Any]:
-    """What links carried of states, and how late they came to carry nothing; none of what there was not."""
+    """What links carried of states, how late they came to carry nothing, and what did not fit into a restart's slot;
+    none of what there was not."""
     late_s = {"cuts_late_s": max(done.cuts_late_s)} if done.cuts_late_s else {}
+    late = [seconds for seconds in done.restarts_late_s if seconds > 0]
+    late_s |= {"restarts_late": len(late), "restarts_late_s": max(late)} if late else {}
     return late_s | ({"states": _states(plan, done)} if done.exchanged else {})
 
 

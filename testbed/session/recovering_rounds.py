@@ -200,6 +200,7 @@ class RecoveringRounds:
 
     def __init__(self, job: RecoveringJob) -> None:
         self.spans: list[Span] = []
+        self.restarts_late_s: list[float] = []
         self.saves = 0
         self.memory = job.memory
         self._job, self._directory = job, job.workers.directory
@@ -349,6 +350,7 @@ class RecoveringRounds:
             self.memory.hand_over(span.lost)
         (held,) = span.held
         begins_s = self._failed_at_s + broken_off_s + span.ahead_s
+        self.restarts_late_s.append(max(0.0, time.monotonic() - begins_s))
         if held is KeptIn.MEMORY:
             assert self.memory is not None
             ended_s = self.memory.restore(begins_s, span.lost)

@@ -6,10 +6,12 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from in_process import run_testbed
 
+from testbed.cli.goodput_tables import goodput_lines
 from testbed.errors import BadInput
 from testbed.goodput.intervals import daly_interval_s, expected_goodput, young_interval_s
 from testbed.goodput.recovering_plan import Chaos, read_chaos, read_checkpoints, read_failure, spans_of_case
@@ -229,6 +231,14 @@ def test_a_plan_keeps_the_failures_that_come_while_it_is_trained(tmp_path: Path)
     assert "recovery" not in json.loads(without), "plans of before stay as they were, to the last byte"
     with pytest.raises(BadInput, match="recovery"):
         file.from_json(file.to_json(plan).replace('"rank": 3', '"rank": 4'), "damaged")
+
+
+def test_restarts_that_do_not_fit_their_slots_are_said() -> None:
+    shares = {"total_s": 10.0, "goodput": 0.5}
+    entry: dict[str, Any] = {"label": "1f1b", "failures": 2, "measured": shares, "predicted": shares}
+    assert len(goodput_lines([entry])) == 1
+    _, said = goodput_lines([entry | {"restarts_late": 2, "restarts_late_s": 0.437}])
+    assert "2 restarts were up to 437 ms longer than the slot" in said
 
 
 def test_spans_have_their_length() -> None:

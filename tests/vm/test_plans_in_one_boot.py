@@ -67,9 +67,9 @@ links:
 """
 DRAWN = (0,)
 """Plans of the benchmark."""
-PAIRS = tuple(cell for cell in option_pairs.cells(1, 92, 0) if cell.number in (45, 91))
+PAIRS = tuple(cell for cell in option_pairs.cells(1, 113, 0) if cell.number in (45, 112))
 """Of the covering array of all options: a controller that may cut batches anew where slots vary, beside traffic and a
-rate that changes; several TCP streams and two jobs on a link that is lost behind that, with slots that vary."""
+rate that changes; several TCP streams and three jobs on a link that becomes longer, and is lost behind that."""
 
 
 def plan_of(topology: Path, *settings: str, schedules: str, iterations: int) -> Plan:
