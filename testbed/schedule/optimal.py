@@ -1,8 +1,8 @@
 """Optimal schedules by constraint programming (CP-SAT): CrossPipe's CrossUD, CrossWave and CrossLoop.
 
 Optimal means: among schedules of whole blocks, backward split, microbatches in order per stage and kind. What the
-model (cp_model.py) finds, starting from a hint (hints.py) that moves of single actions have improved (local_search.py),
-is reduced to an order per rank and judged by the event model, so the solver's rounding never matters.
+model (cp_model.py) finds, starting from a hint (hints.py) that moves of single actions have improved (anneal.py,
+local_search.py), is reduced to an order per rank and judged by the event model, so the solver's rounding never matters.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,7 @@ from testbed.interrupts import heard_interrupts
 from testbed.model.bounds import lower_bound
 from testbed.model.simulate import simulate
 from testbed.pipeline.ir import Row, Schedule
+from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import InvalidSchedule, validate
@@ -35,11 +37,17 @@ if TYPE_CHECKING:
 HINT_SHARE = 0.2
 """Share of a family's time limit that its hint may take."""
 
-CLIMBS = 2
-"""Local searches from the hint before the solver begins; others go on from the best until one gains nothing.
+ANNEALING_ROUNDS = 6
+"""Rounds of annealing before the solver begins, at most: with eight ranks they take all the time they may.
 
-With two stages per rank they find in seconds what takes the solver minutes; it is needed to prove how good that is.
+They find in seconds what takes the solver minutes or hours; it is needed to prove how good that is.
 """
+
+SHARE_OF_ANNEALING = 0.7
+"""Share of the time limit that they may take in all; they end when two rounds in succession gain nothing."""
+
+CLIMBS = 2
+"""Local searches from what they have found, by the event model; others go on from the best until one gains nothing."""
 
 CLIMBED_ACTIONS = 30_000_000
 """Actions that each of them judges at most: a second or two at any size."""
@@ -48,7 +56,7 @@ MOVES_PER_ACTION = 500
 """Of small problems they make so many moves, for the solver proves those at once."""
 
 SHARE_OF_CLIMBS = 0.3
-"""Share of the time limit that they may take in all."""
+"""Share of the time left that they may take in all."""
 
 SHARE_OF_MOVES = 0.1
 """Share of the time left that local search may take when the event model has judged otherwise than the solver."""
@@ -96,6 +104,8 @@ def solve(
     check_order(hint)
     search = _SolverSearch(problem, incumbent, hint)
     if search.gap() > relative_gap:
+        search.raise_bound(lower_bound(_held_whole(problem)).seconds)
+    if search.gap() > relative_gap:
         search.run(relative_gap, workers, seed)
     proof = Proof(
         makespan_s=incumbent.best_s,
@@ -107,6 +117,18 @@ def solve(
         covers=search.covers,
     )
     return Solution(incumbent.best, proof, tuple(search.history))
+
+
+def _held_whole(problem: Problem) -> Problem:
+    """The problem with the limits that whole blocks can reach: equal shares fill no part of one that is left over."""
+    limits = list(problem.memory_limit)
+    for rank, limit in enumerate(limits):
+        stages = [stage for stage, holder in enumerate(problem.stage_to_rank) if holder == rank]
+        share = problem.activation[stages[0]] if stages else 0.0
+        equal = all(abs(problem.activation[stage] - share) <= TOLERANCE for stage in stages)
+        if equal and share > TOLERANCE and not any(problem.input_memory):
+            limits[rank] = math.floor((limit + TOLERANCE) / share) * share
+    return replace(problem, memory_limit=tuple(limits))
 
 
 class _SolverSearch:
@@ -163,6 +185,7 @@ class _SolverSearch:
         been judged are excluded, and it solves again: what it proves then holds for all others.
         """
         incumbent = self.incumbent
+        self._anneal(relative_gap, seed)
         self._climb_first(relative_gap, seed)
         if self.gap() <= relative_gap or self.incumbent.interrupted:
             return
@@ -225,6 +248,15 @@ class _SolverSearch:
                     solver.stop_search()
             self.incumbent.interrupted |= interrupt.is_set()
             return solving.result()
+
+    def _anneal(self, relative_gap: float, seed: int) -> None:
+        from testbed.search.anneal import anneal_in_rounds  # compiled code, slow to import
+
+        incumbent, good_enough_s = self.incumbent, self.incumbent.bound_s / (1 - relative_gap)
+        until = time.monotonic() + SHARE_OF_ANNEALING * incumbent.left_s()
+        with incumbent.until_interrupted():
+            limits = ANNEALING_ROUNDS, seed, until, good_enough_s
+            anneal_in_rounds(self.problem, incumbent.best, self.offer, *limits)
 
     def _climb_first(self, relative_gap: float, seed: int) -> None:
         incumbent = self.incumbent
