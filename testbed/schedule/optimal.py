@@ -30,6 +30,7 @@ from testbed.schedule.hints import best_hint, check_order, whole_blocks
 from testbed.search.cp_model import CpModel
 from testbed.search.incumbent import Incumbent, Progress, TimeLimit
 from testbed.search.proof import Covers, Proof, Status
+from testbed.search.rank_bound import RankBound, equal_share
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -45,6 +46,9 @@ They find in seconds what takes the solver minutes or hours; it is needed to pro
 
 SHARE_OF_ANNEALING = 0.7
 """Share of the time limit that they may take in all; they end when two rounds in succession gain nothing."""
+
+RANK_BOUND_ACTIONS = 400
+"""From so many actions on the solver seldom proves more than a rank alone does (rank_bound.py)."""
 
 CLIMBS = 2
 """Local searches from what they have found, by the event model; others go on from the best until one gains nothing."""
@@ -123,10 +127,8 @@ def _held_whole(problem: Problem) -> Problem:
     """The problem with the limits that whole blocks can reach: equal shares fill no part of one that is left over."""
     limits = list(problem.memory_limit)
     for rank, limit in enumerate(limits):
-        stages = [stage for stage, holder in enumerate(problem.stage_to_rank) if holder == rank]
-        share = problem.activation[stages[0]] if stages else 0.0
-        equal = all(abs(problem.activation[stage] - share) <= TOLERANCE for stage in stages)
-        if equal and share > TOLERANCE and not any(problem.input_memory):
+        share = equal_share(problem, rank)
+        if share > TOLERANCE:
             limits[rank] = math.floor((limit + TOLERANCE) / share) * share
     return replace(problem, memory_limit=tuple(limits))
 
@@ -250,20 +252,42 @@ class _SolverSearch:
             return solving.result()
 
     def _anneal(self, relative_gap: float, seed: int) -> None:
-        from testbed.search.anneal import anneal_in_rounds  # compiled code, slow to import
+        """Improve an order action by action, judged by what the list scheduler plans with; and raise the bound."""
+        from testbed.search.anneal import MOST_ACTIONS, anneal_in_rounds  # compiled code, slow to import
 
-        incumbent, good_enough_s = self.incumbent, self.incumbent.bound_s / (1 - relative_gap)
+        incumbent, good_enough_s = self.incumbent, self._good_enough_s(relative_gap)
         until = time.monotonic() + SHARE_OF_ANNEALING * incumbent.left_s()
-        with incumbent.until_interrupted():
-            limits = ANNEALING_ROUNDS, seed, until, good_enough_s
-            anneal_in_rounds(self.problem, incumbent.best, self.offer, *limits)
+        if incumbent.best_s <= good_enough_s or sum(map(len, incumbent.best.rows)) > MOST_ACTIONS:
+            return
+        with ThreadPoolExecutor(1) as pool:
+            bound = self._rank_bound(seed)
+            found = pool.submit(bound.find, until) if bound else None
+            with incumbent.until_interrupted():
+                limits = ANNEALING_ROUNDS, seed, until, good_enough_s
+                anneal_in_rounds(self.problem, incumbent.best, self.offer, *limits)
+                if found:
+                    found.result()
+            while found and bound and incumbent.interrupted and not found.done():
+                bound.stop()  # does nothing before it has begun
+                wait([found], timeout=POLL_S)
+        if found:
+            self.raise_bound(found.result())
+
+    def _rank_bound(self, seed: int) -> RankBound | None:
+        """None where the solver soon knows more by itself."""
+        if sum(map(len, self.incumbent.best.rows)) < RANK_BOUND_ACTIONS or self.incumbent.bound_s <= 0:
+            return None
+        return RankBound(self.problem, self.incumbent.bound_s, self.incumbent.best_s, seed)
+
+    def _good_enough_s(self, relative_gap: float) -> float:
+        return max(self.incumbent.good_enough_s, self.incumbent.bound_s / (1 - relative_gap))
 
     def _climb_first(self, relative_gap: float, seed: int) -> None:
         incumbent = self.incumbent
         hint, until = incumbent.best, time.monotonic() + SHARE_OF_CLIMBS * incumbent.left_s()
         actions = sum(map(len, hint.rows))
         moves = min(MOVES_PER_ACTION * actions, CLIMBED_ACTIONS // actions)
-        good_enough_s = incumbent.bound_s / (1 - relative_gap)
+        good_enough_s = self._good_enough_s(relative_gap)
         for climb in count():
             if incumbent.interrupted or incumbent.best_s <= good_enough_s or time.monotonic() > until:
                 return

@@ -32,7 +32,7 @@ from testbed.search.order_evaluator import coded
 ANNEALING = compiled_modules([annealing, course])
 """Its loop, compiled."""
 
-WARMEST, COLDEST = 1.0, 0.1
+WARMEST, COLDEST = 3.0, 0.1
 """Temperatures of the first and the last move, in mean lengths of an action."""
 
 MOVES_AT_ONCE = 30_000
