@@ -5,7 +5,7 @@ whatever it believes, the order it makes is valid. So an evolution strategy over
 kind, one per link, the number of sub-blocks) searches among valid schedules, each judged by the event model on the true
 costs. The first candidates are the greedy itself and the static schedules that fit: the result is never worse. What it
 found is then improved action by action (local_search.py). With several stages per rank the list scheduler is steered
-in the greedy's place (steered_list.py).
+in the greedy's place (steered_list.py), and its best schedule is annealed before that (anneal.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOVES_PER_EVALUATION = 100
 MOVED_ACTIONS = 60_000_000
 """Moves are cut so that about this many actions are judged for each schedule that is improved: a few seconds."""
 
-ANNEALING_ROUNDS = 4
+ANNEALING_ROUNDS = 3
 """With several stages per rank, before moves that the event model judges; the last one takes a few seconds."""
 
 DEFAULT_TIME_LIMIT_S = 60.0

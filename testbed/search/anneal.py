@@ -22,18 +22,21 @@ from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import Action, Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
-from testbed.search import annealing, course
-from testbed.search.annealing import BEST, Held, Search
+from testbed.search import course, order_annealing
 from testbed.search.blocks import SPLIT_KINDS, F, W, block_number, block_of
 from testbed.search.course import NONE, Now, Work
 from testbed.search.list_scheduler import Lister
+from testbed.search.order_annealing import BEST, ActionMemory, Search
 from testbed.search.order_evaluator import coded
 
-ANNEALING = compiled_modules([annealing, course])
+ANNEALING = compiled_modules([order_annealing, course], announced="annealing: about 10 s")
 """Its loop, compiled."""
 
-WARMEST, COLDEST = 3.0, 0.1
+WARMEST, COLDEST = 1.0, 0.1
 """Temperatures of the first and the last move, in mean lengths of an action."""
+
+WARMER = 3.0
+"""The first move's in every other round: it leaves what a cooler round only polishes."""
 
 MOVES_AT_ONCE = 30_000
 """Between two looks at the clock: a fraction of a second."""
@@ -73,7 +76,8 @@ def anneal_in_rounds(
         moves = int(min(planned, affordable * (until - begin)))
         if moves < SHORTEST_ROUND * planned:
             break
-        made = anneal(problem, best, moves, seed + number * planned, until, good_enough_s, interrupted=offer)
+        warmest = WARMER if number % 2 else WARMEST
+        made = anneal(problem, best, moves, seed + number * planned, until, good_enough_s, offer, warmest)
         affordable = moves / max(1e-9, time.monotonic() - begin)
         made_s, vain = offer(made), vain + 1
         if made_s < best_s:
@@ -89,6 +93,7 @@ def anneal(
     until: float = math.inf,
     good_enough_s: float = 0.0,
     interrupted: Callable[[Schedule], object] | None = None,
+    warmest: float = WARMEST,
 ) -> Schedule:
     """The best schedule met in `moves` moves, or until then on the monotonic clock; valid when `schedule` is.
 
@@ -96,7 +101,7 @@ def anneal(
     event model may see it otherwise. Repeatable by `seed` where moves end it. One as fast as `good_enough_s` ends it.
     Ctrl-C is passed on when the best so far has been given to `interrupted`.
     """
-    search = _Annealing(problem, schedule, moves, seed)
+    search = _Annealing(problem, schedule, moves, seed, warmest)
     try:
         search.run(until, good_enough_s)
     except KeyboardInterrupt:
@@ -109,8 +114,9 @@ def anneal(
 class _Annealing:
     """The arrays that the compiled loop works on; actions are blocks by number (blocks.py)."""
 
-    def __init__(self, problem: Problem, schedule: Schedule, moves: int, seed: int) -> None:
+    def __init__(self, problem: Problem, schedule: Schedule, moves: int, seed: int, warmest: float = WARMEST) -> None:
         self.lister, self.name, self.moves, self.seed = Lister(problem), schedule.name, moves, seed
+        self.warmest = warmest
         rows = coded(schedule)
         order = np.concatenate(rows)
         row_start = np.cumsum([0, *map(len, rows)])
@@ -127,18 +133,18 @@ class _Annealing:
             np.full(n, NONE),
             np.full(5, np.inf),
         )
-        self.search.numbers[annealing.MOVES_MADE] = 0
+        self.search.numbers[order_annealing.MOVES_MADE] = 0
         self.courses = course.idle_course(self.work, order), course.idle_course(self.work, order)
         ranks = problem.n_ranks
         self.now = Now(np.zeros(ranks, np.int64), np.zeros(ranks), np.zeros(ranks, np.int64), np.zeros(links))
 
     def run(self, until: float, good_enough_s: float) -> None:
-        mean, cooling = float(np.mean(self.work.length)), (COLDEST / WARMEST) ** (1 / self.moves)
+        mean, cooling = float(np.mean(self.work.length)), (COLDEST / self.warmest) ** (1 / self.moves)
         for turn, made in enumerate(range(0, self.moves, MOVES_AT_ONCE)):
             best_s = self.search.numbers[BEST] * self.lister.tick_s
             if time.monotonic() > until or best_s <= good_enough_s:
                 return
-            count, warm = min(MOVES_AT_ONCE, self.moves - made), WARMEST * mean * cooling**made
+            count, warm = min(MOVES_AT_ONCE, self.moves - made), self.warmest * mean * cooling**made
             arrays = (self.work, self.held, self.search, *self.courses, self.now)
             ANNEALING.anneal(*arrays, count, self.seed + turn, warm, cooling)
 
@@ -193,11 +199,11 @@ def _actions(problem: Problem) -> list[Action]:
     return [Action(s, kind, m) for s in range(problem.n_stages) for kind in SPLIT_KINDS for m in microbatches]
 
 
-def _held(lister: Lister) -> Held:
+def _held(lister: Lister) -> ActionMemory:
     problem, m = lister.problem, lister.problem.n_microbatches
     stage, kind, microbatch = block_of(np.arange(3 * problem.n_stages * m), m)
     actions = _actions(problem)
-    return Held(
+    return ActionMemory(
         stage,
         kind,
         microbatch,

@@ -15,8 +15,19 @@ import numpy as np
 from testbed.model.network import Floats, Ints
 
 COMPILED: tuple[str, ...] = ()
-INLINED = ("replay", "restored", "at_checkpoint", "go_on", "carried", "keep", "set_latest", "critical_path", "judged")
-"""What becomes part of the compiled functions that call it (annealing.py)."""
+INLINED = (
+    "replay",
+    "first_to_end",
+    "restored",
+    "at_checkpoint",
+    "go_on",
+    "carried",
+    "keep",
+    "set_latest",
+    "critical_path",
+    "judged",
+)
+"""What becomes part of the compiled functions that call it (order_annealing.py)."""
 
 EVERY = 16
 """Actions between two checkpoints."""
@@ -135,19 +146,15 @@ def replay(
     It ends early where an action behind the change is later than its `latest` end and the allowance. Returns the step
     at which it ends, and how.
     """
-    n, n_ranks = len(order), len(now.position)
     turn, step, differ = restored(work, order, before, now, since, rank, begin), since, 0
     passed = now.position[rank] > end
     while True:
         if step % EVERY == 0 and at_checkpoint(before, course, now, step // EVERY) and passed and differ == 0:
             return step, AS_BEFORE
-        who, ends, first = NONE, np.inf, 0
-        for other in range(n_ranks):
-            if now.ends[other] < ends or (now.ends[other] == ends and who != NONE and now.turn[other] < first):
-                who, ends, first = other, now.ends[other], now.turn[other]
+        who = first_to_end(now)
         if who == NONE:
-            return step, DONE if step == n else WORSE
-        action = order[now.position[who]]
+            return step, DONE if step == len(order) else WORSE
+        action, ends = order[now.position[who]], now.ends[who]
         course.end[action], course.action[step] = ends, action
         if set_in[action] == move and course.arrived[action] != before.arrived[action]:
             differ -= 1
@@ -164,11 +171,8 @@ def replay(
             other = work.rank[consumer]
             place = now.position[other]
             if other != who and place < work.row_start[other + 1] and order[place] == consumer:
-                free = 0.0
-                if place > work.row_start[other]:
-                    earlier = order[place - 1]
-                    known = before.position[since // EVERY, other] == place
-                    free = before.end[earlier] if known else course.end[earlier]
+                known = before.end if before.position[since // EVERY, other] == place else course.end
+                free = known[order[place - 1]] if place > work.row_start[other] else 0.0
                 go_on(work, now, other, consumer, free, came, turn)
                 turn += 1
         place = now.position[who]
@@ -176,12 +180,20 @@ def replay(
         if place < work.row_start[who + 1]:
             following = order[place]
             producer = work.producer[following]
-            if set_in[following] == move:
-                go_on(work, now, who, following, ends, course.arrived[following], turn)
+            new = set_in[following] == move
+            if new or producer == NONE or before.step[producer] < since:
+                came = course.arrived[following] if new else before.arrived[following]
+                go_on(work, now, who, following, ends, came, turn)
                 turn += 1
-            elif producer == NONE or before.step[producer] < since:
-                go_on(work, now, who, following, ends, before.arrived[following], turn)
-                turn += 1
+
+
+def first_to_end(now: Now) -> int:
+    """The rank whose action ends next, of several the one of which that was known first; NONE where all wait."""
+    who, ends, first = NONE, np.inf, 0
+    for rank in range(len(now.ends)):
+        if now.ends[rank] < ends or (now.ends[rank] == ends and who != NONE and now.turn[rank] < first):
+            who, ends, first = rank, now.ends[rank], now.turn[rank]
+    return who
 
 
 def restored(work: Work, order: Ints, before: Course, now: Now, since: int, rank: int, begin: int) -> int:

@@ -27,7 +27,7 @@ MAKESPAN, SCORE, BEST, PATH_LENGTH, MOVES_MADE = 0, 1, 2, 3, 4
 actions are on the critical path; moves made."""
 
 
-class Held(NamedTuple):
+class ActionMemory(NamedTuple):
     """What actions are, and what they hold."""
 
     stage: Ints
@@ -66,7 +66,7 @@ class Search(NamedTuple):
 
 def anneal(
     work: Work,
-    what: Held,
+    what: ActionMemory,
     search: Search,
     course: Course,
     tried: Course,
@@ -125,7 +125,7 @@ def anneal(
         accepted(work, what, search, course, tried, (begin, end), (since, until), makespan)
 
 
-def begun(work: Work, what: Held, search: Search, course: Course, tried: Course, now: Now) -> None:
+def begun(work: Work, what: ActionMemory, search: Search, course: Course, tried: Course, now: Now) -> None:
     """Find out what happens in the order that a search begins with."""
     n = len(search.order)
     everything = (search.set_in, search.latest, np.inf, 0, 0, 0, NONE, n)
@@ -135,7 +135,7 @@ def begun(work: Work, what: Held, search: Search, course: Course, tried: Course,
     accepted(work, what, search, course, tried, (0, n - 1), (0, until), makespan)
 
 
-def drawn_target(work: Work, what: Held, order: Ints, source: int, step: int, farthest: int) -> int:
+def drawn_target(work: Work, what: ActionMemory, order: Ints, source: int, step: int, farthest: int) -> int:
     """How far an action can move, `step` by step (1 or -1): not past one of its stage that is of its microbatch, or of
     its kind, nor out of its row."""
     action, target = order[source], source
@@ -159,7 +159,7 @@ def shifted(search: Search, source: int, target: int, step: int) -> None:
     search.trial[target] = search.order[source]
 
 
-def fits_between(what: Held, search: Search, begin: int, end: int, limit: float) -> bool:
+def fits_between(what: ActionMemory, search: Search, begin: int, end: int, limit: float) -> bool:
     """Whether the places from `begin` to `end` keep within their rank's memory."""
     held = search.held[begin]
     for place in range(begin, end + 1):
@@ -178,7 +178,7 @@ def put_back(search: Search, begin: int, end: int) -> None:
 
 def accepted(
     work: Work,
-    what: Held,
+    what: ActionMemory,
     search: Search,
     course: Course,
     tried: Course,
