@@ -11,8 +11,8 @@ from pathlib import Path
 
 from testbed.files import user_cache
 
-KEPT = 40
-"""Directories that are kept: eight versions of the five sets of modules, as several checkouts may take turns."""
+KEPT = 48
+"""Directories that are kept: eight versions of the six sets of modules, as several checkouts may take turns."""
 
 
 def caches() -> Path:

@@ -18,6 +18,7 @@ def event_model() -> None:
 def warm() -> None:
     """Use every compiled function once, each called by name: a search ends before them where a start is optimal."""
     from testbed.schedule.greedy import greedy_rows
+    from testbed.search.anneal import anneal
     from testbed.search.list_scheduler import list_schedule
     from testbed.search.local_search import improve
 
@@ -26,6 +27,7 @@ def warm() -> None:
     greedy_rows(problem, 4)
     schedule = list_schedule(problem)
     improve(problem, schedule, moves=1)
+    anneal(problem, schedule, moves=1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Optimal schedules by constraint programming (CP-SAT): CrossPipe's CrossUD, CrossWave and CrossLoop.
 
 Optimal means: among schedules of whole blocks, backward split, microbatches in order per stage and kind. What the
-model (cp_model.py) finds, starting from a hint (hints.py) that moves of single actions have improved (local_search.py),
-is reduced to an order per rank and judged by the event model, so the solver's rounding never matters.
+model (cp_model.py) finds, starting from a hint (hints.py) that moves of single actions have improved (anneal.py,
+local_search.py), is reduced to an order per rank and judged by the event model, so the solver's rounding never matters.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,7 @@ from testbed.interrupts import heard_interrupts
 from testbed.model.bounds import lower_bound
 from testbed.model.simulate import simulate
 from testbed.pipeline.ir import Row, Schedule
+from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import InvalidSchedule, validate
@@ -28,6 +30,7 @@ from testbed.schedule.hints import best_hint, check_order, whole_blocks
 from testbed.search.cp_model import CpModel
 from testbed.search.incumbent import Incumbent, Progress, TimeLimit
 from testbed.search.proof import Covers, Proof, Status
+from testbed.search.rank_bound import RankBound, equal_share
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -35,11 +38,20 @@ if TYPE_CHECKING:
 HINT_SHARE = 0.2
 """Share of a family's time limit that its hint may take."""
 
-CLIMBS = 2
-"""Local searches from the hint before the solver begins; others go on from the best until one gains nothing.
+ANNEALING_ROUNDS = 6
+"""Rounds of annealing before the solver begins, at most: with eight ranks they take all the time they may.
 
-With two stages per rank they find in seconds what takes the solver minutes; it is needed to prove how good that is.
+They find in seconds what takes the solver minutes or hours; it is needed to prove how good that is.
 """
+
+SHARE_OF_ANNEALING = 0.7
+"""Share of the time limit that they may take in all; they end when two rounds in succession gain nothing."""
+
+RANK_BOUND_ACTIONS = 400
+"""From so many actions on the solver seldom proves more than a rank alone does (rank_bound.py)."""
+
+CLIMBS = 2
+"""Local searches from what they have found, by the event model; others go on from the best until one gains nothing."""
 
 CLIMBED_ACTIONS = 30_000_000
 """Actions that each of them judges at most: a second or two at any size."""
@@ -48,7 +60,7 @@ MOVES_PER_ACTION = 500
 """Of small problems they make so many moves, for the solver proves those at once."""
 
 SHARE_OF_CLIMBS = 0.3
-"""Share of the time limit that they may take in all."""
+"""Share of the time left that they may take in all."""
 
 SHARE_OF_MOVES = 0.1
 """Share of the time left that local search may take when the event model has judged otherwise than the solver."""
@@ -96,6 +108,8 @@ def solve(
     check_order(hint)
     search = _SolverSearch(problem, incumbent, hint)
     if search.gap() > relative_gap:
+        search.raise_bound(lower_bound(_held_whole(problem)).seconds)
+    if search.gap() > relative_gap:
         search.run(relative_gap, workers, seed)
     proof = Proof(
         makespan_s=incumbent.best_s,
@@ -107,6 +121,16 @@ def solve(
         covers=search.covers,
     )
     return Solution(incumbent.best, proof, tuple(search.history))
+
+
+def _held_whole(problem: Problem) -> Problem:
+    """The problem with the limits that whole blocks can reach: equal shares fill no part of one that is left over."""
+    limits = list(problem.memory_limit)
+    for rank, limit in enumerate(limits):
+        share = equal_share(problem, rank)
+        if share > TOLERANCE:
+            limits[rank] = math.floor((limit + TOLERANCE) / share) * share
+    return replace(problem, memory_limit=tuple(limits))
 
 
 class _SolverSearch:
@@ -163,6 +187,7 @@ class _SolverSearch:
         been judged are excluded, and it solves again: what it proves then holds for all others.
         """
         incumbent = self.incumbent
+        self._anneal(relative_gap, seed)
         self._climb_first(relative_gap, seed)
         if self.gap() <= relative_gap or self.incumbent.interrupted:
             return
@@ -226,12 +251,43 @@ class _SolverSearch:
             self.incumbent.interrupted |= interrupt.is_set()
             return solving.result()
 
+    def _anneal(self, relative_gap: float, seed: int) -> None:
+        """Improve an order action by action, judged by what the list scheduler plans with; and raise the bound."""
+        from testbed.search.anneal import MOST_ACTIONS, anneal_in_rounds  # compiled code, slow to import
+
+        incumbent, good_enough_s = self.incumbent, self._good_enough_s(relative_gap)
+        until = time.monotonic() + SHARE_OF_ANNEALING * incumbent.left_s()
+        if incumbent.best_s <= good_enough_s or sum(map(len, incumbent.best.rows)) > MOST_ACTIONS:
+            return
+        with ThreadPoolExecutor(1) as pool:
+            bound = self._rank_bound(seed)
+            found = pool.submit(bound.find, until) if bound else None
+            with incumbent.until_interrupted():
+                limits = ANNEALING_ROUNDS, seed, until, good_enough_s
+                anneal_in_rounds(self.problem, incumbent.best, self.offer, *limits)
+                if found:
+                    found.result()
+            while found and bound and incumbent.interrupted and not found.done():
+                bound.stop()  # does nothing before it has begun
+                wait([found], timeout=POLL_S)
+        if found:
+            self.raise_bound(found.result())
+
+    def _rank_bound(self, seed: int) -> RankBound | None:
+        """None where the solver soon knows more by itself."""
+        if sum(map(len, self.incumbent.best.rows)) < RANK_BOUND_ACTIONS or self.incumbent.bound_s <= 0:
+            return None
+        return RankBound(self.problem, self.incumbent.bound_s, self.incumbent.best_s, seed)
+
+    def _good_enough_s(self, relative_gap: float) -> float:
+        return max(self.incumbent.good_enough_s, self.incumbent.bound_s / (1 - relative_gap))
+
     def _climb_first(self, relative_gap: float, seed: int) -> None:
         incumbent = self.incumbent
         hint, until = incumbent.best, time.monotonic() + SHARE_OF_CLIMBS * incumbent.left_s()
         actions = sum(map(len, hint.rows))
         moves = min(MOVES_PER_ACTION * actions, CLIMBED_ACTIONS // actions)
-        good_enough_s = incumbent.bound_s / (1 - relative_gap)
+        good_enough_s = self._good_enough_s(relative_gap)
         for climb in count():
             if incumbent.interrupted or incumbent.best_s <= good_enough_s or time.monotonic() > until:
                 return

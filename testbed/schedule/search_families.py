@@ -5,7 +5,7 @@ whatever it believes, the order it makes is valid. So an evolution strategy over
 kind, one per link, the number of sub-blocks) searches among valid schedules, each judged by the event model on the true
 costs. The first candidates are the greedy itself and the static schedules that fit: the result is never worse. What it
 found is then improved action by action (local_search.py). With several stages per rank the list scheduler is steered
-in the greedy's place (steered_list.py).
+in the greedy's place (steered_list.py), and its best schedule is annealed before that (anneal.py).
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ EVALUATED_ACTIONS = 3_000_000
 MOVES_PER_EVALUATION = 100
 MOVED_ACTIONS = 60_000_000
 """Moves are cut so that about this many actions are judged for each schedule that is improved: a few seconds."""
+
+ANNEALING_ROUNDS = 3
+"""With several stages per rank, before moves that the event model judges; the last one takes a few seconds."""
 
 DEFAULT_TIME_LIMIT_S = 60.0
 """Far more than the evaluations take on an ordinary machine, so that they end the search and it can be repeated."""
@@ -123,7 +126,8 @@ def search_chunks(
 ) -> Schedule:
     """The best schedule of whole blocks found for a placement of several stages per rank; otherwise as `search`.
 
-    `evaluations` are of the steered list scheduler, beside the placement's known schedules (known.py, hints.py).
+    `evaluations` are of the steered list scheduler, beside the placement's known schedules (known.py, hints.py). The
+    best one of whole blocks is annealed (anneal.py) before actions are moved.
     """
     running = _FamilySearch(problem, time_limit_s, progress)
     problem, incumbent = running.problem, running.incumbent
@@ -133,7 +137,7 @@ def search_chunks(
         running.offer(start)
     with incumbent.until_interrupted():
         steered = steered_list(problem, budget, STEERED_SHARE * time_limit_s, seed, offer=running.offer)
-        blocks = min((hint, steered), key=running.offer)
+        blocks = running.anneal(min((hint, steered), key=running.offer), seed)
         running.improve(incumbent.best, _moves(problem, budget), seed)
         if not _splits(incumbent.best):  # moves do not split a whole backward
             running.improve(blocks, _moves(problem, budget), seed)
@@ -169,6 +173,13 @@ class _FamilySearch:
         ticks = makespan(self.problem, schedule)
         self.incumbent.offer(schedule, ticks)
         return ticks
+
+    def anneal(self, start: Schedule, seed: int) -> Schedule:
+        """Move actions of a schedule of whole blocks, far and fast, and keep what comes of it if it is better."""
+        from testbed.search.anneal import anneal_in_rounds
+
+        limits = self.incumbent.until, self.incumbent.good_enough_s
+        return anneal_in_rounds(self.problem, start, self.offer, ANNEALING_ROUNDS, seed, *limits)
 
     def improve(self, start: Schedule, moves: int, seed: int) -> None:
         """Move actions of a schedule, and keep what comes of it if it is better."""

@@ -167,24 +167,36 @@ def test_progress_is_told() -> None:
 
 
 INTERRUPTED = """
-import os, signal, threading
+import os, signal, sys, threading
+from ortools.sat.python import cp_model
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import uniform
 from testbed.search.list_scheduler import list_schedule
 from testbed.schedule.optimal import solve
 
+in_solver, microbatches = sys.argv[1] == "solver", int(sys.argv[2])
 stages = stage_to_rank(Placement.LOOP, 4)  # improved at once, but not proven before the interrupt comes
-problem = uniform(4, 12, memory=3, delay_s=2, wire_s=0.3, cuts=(1,), stage_to_rank=stages)
-told = []
-sent = threading.Event()
+problem = uniform(4, microbatches, memory=3, delay_s=2, wire_s=0.3, cuts=(1,), stage_to_rank=stages)
+told, sent, solve_whole = [], threading.Event(), cp_model.CpSolver.solve
 
-def progress(standing):
-    told.append(standing)
-    if threading.current_thread() is not threading.main_thread() and not sent.is_set():
+def interrupt():
+    if not sent.is_set():
         sent.set()
         os.kill(os.getpid(), signal.SIGINT)
 
-solution = solve(problem, list_schedule(problem), time_limit_s=60, relative_gap=0.0, progress=progress)
+def solving(*arguments):
+    if in_solver:
+        threading.Timer(0.3, interrupt).start()
+    return solve_whole(*arguments)
+
+def progress(standing):
+    told.append(standing)
+    if not in_solver and len(told) > 3:
+        interrupt()
+
+cp_model.CpSolver.solve = solving
+solution = solve(problem, list_schedule(problem), time_limit_s=600, relative_gap=0.0, progress=progress)
+assert sent.is_set()
 assert solution.proof.status == "interrupted", solution.proof
 assert any(standing.interrupted for standing in told)
 assert solution.proof.makespan_s <= solution.history[0][1]
@@ -192,8 +204,12 @@ assert solution.proof.makespan_s <= solution.history[0][1]
 """In a process of its own: an interrupt that comes too late would end the tests."""
 
 
-def test_ctrl_c_gives_the_best_so_far_and_says_so() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], check=False, capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("where", "microbatches"), [("solver", 12), ("annealing", 12), ("annealing beside a bound", 24)]
+)
+def test_ctrl_c_gives_the_best_so_far_and_says_so(where: str, microbatches: int) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, where, str(microbatches)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,0 +1,213 @@
+"""Simulated annealing on finished schedules of whole blocks: actions move within their rank's row.
+
+Kirkpatrick, Gelatt and Vecchi (1983). An order is judged by what the list scheduler plans with (course.py), and only
+from the last checkpoint before a move on: ten to thirty times as many moves a second as with the event model
+(local_search.py), which judges the result and goes on from there. Most moves are drawn from the critical path, where
+alone a change can make it shorter (Balas, 1969), the others from everywhere: what makes room for these.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from testbed.model.compile import compiled_modules
+from testbed.model.gather import idle_reduction_s
+from testbed.model.network import Ints
+from testbed.pipeline.depend import consumed, produced
+from testbed.pipeline.ir import Action, Schedule
+from testbed.pipeline.memory import TOLERANCE
+from testbed.pipeline.problem import Problem
+from testbed.search import course, order_annealing
+from testbed.search.blocks import SPLIT_KINDS, F, W, block_number, block_of
+from testbed.search.course import NONE, Now, Work
+from testbed.search.list_scheduler import Lister
+from testbed.search.order_annealing import BEST, ActionMemory, Search
+from testbed.search.order_evaluator import coded
+
+ANNEALING = compiled_modules([order_annealing, course], announced="annealing: about 10 s")
+"""Its loop, compiled."""
+
+WARMEST, COLDEST = 1.0, 0.1
+"""Temperatures of the first and the last move, in mean lengths of an action."""
+
+WARMER = 3.0
+"""The first move's in every other round: it leaves what a cooler round only polishes."""
+
+MOVES_AT_ONCE = 30_000
+"""Between two looks at the clock: a fraction of a second."""
+
+FIRST_MOVES = 250
+"""Moves per action in the first round of several; each round makes twice as many as the one before."""
+
+MOST_ACTIONS = 3_000
+"""Of larger problems a round takes too long to be worth it."""
+
+SHORTEST_ROUND = 0.25
+"""A round for which the time is short makes as many moves as it allows, but no smaller share than this."""
+
+VAIN = 3
+"""Rounds in succession that gain nothing, after which no other one follows."""
+
+
+def anneal_in_rounds(
+    problem: Problem,
+    start: Schedule,
+    offer: Callable[[Schedule], float],
+    rounds: int,
+    seed: int = 1,
+    until: float = math.inf,
+    good_enough_s: float = 0.0,
+) -> Schedule:
+    """The best schedule of some rounds, each from the best so far; `offer` judges them, in the problem's unit of time.
+
+    As `anneal`; the rounds' lengths follow from the problem's size. Never worse than `start`.
+    """
+    actions = sum(map(len, start.rows))
+    best, best_s, vain, affordable = start, offer(start), 0, math.inf
+    for number in range(rounds if actions <= MOST_ACTIONS else 0):
+        planned, begin = FIRST_MOVES * actions << number, time.monotonic()
+        if vain == VAIN or best_s <= good_enough_s or begin >= until:
+            break
+        moves = int(min(planned, affordable * (until - begin)))
+        if moves < SHORTEST_ROUND * planned:
+            break
+        warmest = WARMER if number % 2 else WARMEST
+        made = anneal(problem, best, moves, seed + number * planned, until, good_enough_s, offer, warmest)
+        affordable = moves / max(1e-9, time.monotonic() - begin)
+        made_s, vain = offer(made), vain + 1
+        if made_s < best_s:
+            best, best_s, vain = made, made_s, 0
+    return best
+
+
+def anneal(
+    problem: Problem,
+    schedule: Schedule,
+    moves: int,
+    seed: int = 1,
+    until: float = math.inf,
+    good_enough_s: float = 0.0,
+    interrupted: Callable[[Schedule], object] | None = None,
+    warmest: float = WARMEST,
+) -> Schedule:
+    """The best schedule met in `moves` moves, or until then on the monotonic clock; valid when `schedule` is.
+
+    `schedule` is of whole F, I and W blocks. What is best goes by the times that the list scheduler plans with; the
+    event model may see it otherwise. Repeatable by `seed` where moves end it. One as fast as `good_enough_s` ends it.
+    Ctrl-C is passed on when the best so far has been given to `interrupted`.
+    """
+    search = _Annealing(problem, schedule, moves, seed, warmest)
+    try:
+        search.run(until, good_enough_s)
+    except KeyboardInterrupt:
+        if interrupted is not None:
+            interrupted(search.best())
+        raise
+    return search.best()
+
+
+class _Annealing:
+    """The arrays that the compiled loop works on; actions are blocks by number (blocks.py)."""
+
+    def __init__(self, problem: Problem, schedule: Schedule, moves: int, seed: int, warmest: float = WARMEST) -> None:
+        self.lister, self.name, self.moves, self.seed = Lister(problem), schedule.name, moves, seed
+        self.warmest = warmest
+        rows = coded(schedule)
+        order = np.concatenate(rows)
+        row_start = np.cumsum([0, *map(len, rows)])
+        self.work, self.held = _work(self.lister, row_start), _held(self.lister)
+        n, links = len(order), len(self.work.delay)
+        self.search = Search(
+            order,
+            np.empty(n, np.int64),
+            np.empty(n),
+            np.full(n, np.inf),
+            np.empty(n, np.int64),
+            order.copy(),
+            order.copy(),
+            np.full(n, NONE),
+            np.full(5, np.inf),
+        )
+        self.search.numbers[order_annealing.MOVES_MADE] = 0
+        self.courses = course.idle_course(self.work, order), course.idle_course(self.work, order)
+        ranks = problem.n_ranks
+        self.now = Now(np.zeros(ranks, np.int64), np.zeros(ranks), np.zeros(ranks, np.int64), np.zeros(links))
+
+    def run(self, until: float, good_enough_s: float) -> None:
+        mean, cooling = float(np.mean(self.work.length)), (COLDEST / self.warmest) ** (1 / self.moves)
+        for turn, made in enumerate(range(0, self.moves, MOVES_AT_ONCE)):
+            best_s = self.search.numbers[BEST] * self.lister.tick_s
+            if time.monotonic() > until or best_s <= good_enough_s:
+                return
+            count, warm = min(MOVES_AT_ONCE, self.moves - made), self.warmest * mean * cooling**made
+            arrays = (self.work, self.held, self.search, *self.courses, self.now)
+            ANNEALING.anneal(*arrays, count, self.seed + turn, warm, cooling)
+
+    def best(self) -> Schedule:
+        rows = [self.search.best[begin:end] for begin, end in pairwise(self.work.row_start.tolist())]
+        return self.lister.schedule(rows, self.name)
+
+
+def _work(lister: Lister, row_start: Ints) -> Work:
+    """What the list scheduler plans with, action by action."""
+    problem, costs = lister.problem, lister.costs
+    stages, m = problem.n_stages, problem.n_microbatches
+    stage, kind, _ = block_of(np.arange(3 * stages * m), m)
+    n, hops = len(stage), costs.route_links.shape[2]
+    producer, consumer = np.full(n, NONE), np.full(n, NONE)
+    route, wire, handover = np.full((n, hops), NONE), np.zeros((n, hops)), np.zeros(n)
+    makers = {produced(action, stages): number for number, action in enumerate(_actions(problem))}
+    for number, action in enumerate(_actions(problem)):
+        message = consumed(action, stages)
+        if message is None:
+            continue
+        maker = makers[message]
+        producer[number], consumer[maker] = maker, number
+        source, target = stage[maker], stage[number]
+        if costs.stage_to_rank[source] != costs.stage_to_rank[target]:
+            there = (0 if target > source else 1, min(source, target))
+            route[maker], wire[maker], handover[maker] = costs.route_links[there], costs.wire[there], problem.handover_s
+    last = np.array([block_number(s, W, m - 1, m) for s in range(stages)])
+    after = np.zeros(n)
+    after[last] = [idle_reduction_s(problem, s) for s in range(stages)]
+    return Work(
+        row_start,
+        costs.stage_to_rank[stage],
+        costs.length[stage, kind],
+        producer,
+        consumer,
+        route,
+        wire,
+        np.array([float(link.delay_s) for link in lister.links]),
+        np.rint(lister.free.link_free_s),
+        handover,
+        np.where(kind == F, costs.ready[stage], 0.0),
+        float(problem.unnoticed_wait_s),
+        last,
+        after,
+    )
+
+
+def _actions(problem: Problem) -> list[Action]:
+    """By their numbers."""
+    microbatches = range(problem.n_microbatches)
+    return [Action(s, kind, m) for s in range(problem.n_stages) for kind in SPLIT_KINDS for m in microbatches]
+
+
+def _held(lister: Lister) -> ActionMemory:
+    problem, m = lister.problem, lister.problem.n_microbatches
+    stage, kind, microbatch = block_of(np.arange(3 * problem.n_stages * m), m)
+    actions = _actions(problem)
+    return ActionMemory(
+        stage,
+        kind,
+        microbatch,
+        np.array([problem.memory_needed(action) for action in actions]),
+        np.array([problem.memory_delta(action) for action in actions]),
+        np.array(problem.memory_limit) + TOLERANCE,
+    )
