@@ -94,10 +94,10 @@ def moving_s(problem: Problem, moved: Sequence[MovedWeights]) -> float:
     the weights come. Each link on the way carries what comes to it one after the other, and passes on what it has of a
     message while more of that still comes. Meanwhile what replicas have posted is used up.
     """
-    coming = list[_Coming]()
+    coming = list[_OnItsWay]()
     for number, (pipeline, one) in enumerate(product(problem.pipelines, moved)):
         there, back = pipeline.route(one.source, one.target), pipeline.route(one.target, one.source)
-        coming += [_Coming(0.0, number, 0.0, problem.notice_bytes, back, (one.wire_bytes, there))] if there else []
+        coming += [_OnItsWay(0.0, number, 0.0, problem.notice_bytes, back, (one.wire_bytes, there))] if there else []
     free_s, ended_s = defaultdict[int, float](float), _replicas_apart_s(problem)
     while coming:
         at_s, number, whole_s, size, (index, *further), answer = heappop(coming)
@@ -105,14 +105,14 @@ def moving_s(problem: Problem, moved: Sequence[MovedWeights]) -> float:
         free_s[index] = max(begins_s + size * link.seconds_per_byte, whole_s)
         there_s = free_s[index] + link.delay_s
         if further:
-            heappush(coming, _Coming(begins_s + link.delay_s, number, there_s, size, tuple(further), answer))
+            heappush(coming, _OnItsWay(begins_s + link.delay_s, number, there_s, size, tuple(further), answer))
         elif answer is not None:
-            heappush(coming, _Coming(there_s, number, 0.0, *answer, None))
+            heappush(coming, _OnItsWay(there_s, number, 0.0, *answer, None))
         ended_s = max(ended_s, there_s)
     return ended_s
 
 
-class _Coming(NamedTuple):
+class _OnItsWay(NamedTuple):
     """A message that comes to a link."""
 
     at_s: float
