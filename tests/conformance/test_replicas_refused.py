@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_model_with_more_parameters_than_it_says(tmp_path: Path) -> None:
     model = (ROOT / "examples/my_model.py").read_text()
-    (tmp_path / "small.py").write_text(model.replace("+ 513 * self.width", ""))
+    without_biases = model.replace("(self.width + 1) *", "self.width *")
+    assert without_biases != model
+    (tmp_path / "small.py").write_text(without_biases)
     text = (ROOT / "examples/my_job.yaml").read_text()
     (tmp_path / "job.yaml").write_text(text.replace("my_model.py", "small.py"))
     settings = ["parallelism={pipeline: 1, data: 2}", "schedules=[1f1b]", "pacing={F: 1 ms, I: 1 ms, W: 1 ms}"]
