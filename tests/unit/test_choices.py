@@ -211,7 +211,8 @@ def test_a_workload_stands_alone_once_it_is_read(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(original)) == original
     plan = load_plan(LONGHAUL, tmp_path / "copy.yaml")
     assert list(make(plan, choose(plan)).made) == ["1f1b", "eager lead=1", "eager lead=3", "by hand"]
-    assert (original.tensor_bytes(), original.stage_bytes(4)) == (4 * 32 * 64 * 4, (6 * 65 * 64 + 513 * 64) * 4 / 4)
+    # of the last stage: a perceptron and the projection
+    assert (original.tensor_bytes(), original.stage_bytes(4)) == (4 * 32 * 64 * 4, (65 * 64 + 65 * 256) * 4)
 
 
 def test_the_best_is_among_the_workloads_own_and_all_others(tmp_path: Path) -> None:
