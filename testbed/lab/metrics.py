@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from testbed.lab import sizing
+from testbed.plan.framing import MTU
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Network, Route
 from testbed.plan.routes import datacenter_of
@@ -98,6 +99,7 @@ class Metrics:
             "initcwnd": sizing.initial_window(out, self._burst_bytes + more_there),
             "initrwnd": sizing.initial_window(into, self._burst_bytes + more_back),
             "quickack": 1,
+            "mtu": MTU,  # a connection whose route has changed sends once by the old one, which has no interface left
         }
         crossed = ((self._at_worst(index), self.queue_room(index)) for index in (*there, *back))
         floor_s = sizing.retransmission_floor_s(crossed, self._held_s)

@@ -92,6 +92,7 @@ def test_windows_and_queues_hold_a_round_trip_of_each_way_at_its_own_rate() -> N
     from_a, from_b = metrics.of_route("a/0", "b", (0,), (1,)), metrics.of_route("b/0", "a", (1,), (0,))
     assert (from_a["initcwnd"], from_a["initrwnd"]) == (fast, slow)
     assert (from_b["initcwnd"], from_b["initrwnd"]) == (slow, fast)
+    assert from_a["mtu"] == from_b["mtu"] == framing.MTU, "also where the route has no interface any more"
     assert metrics.queue_room(0) == pytest.approx(2 * (2 * 1e9 * 0.15005 / 8 + 2e6))
     for route_taken in (0, 1):  # of the link gate: also where no acknowledgement comes back while it measures
         path = sizing.RouteFacts((1e9, 1e8)[route_taken], 0.15005)
