@@ -37,24 +37,32 @@ class Trained(NamedTuple):
             kept = {name: torch.zeros_like(parameter) for name in names}
             self.optimizer.state[parameter] = kept | {name: count.clone() for name, count in counted.items()}
 
-    def kept(self, stage: int, parameters: Sequence[nn.Parameter], names: Sequence[str]) -> list[list[torch.Tensor]]:
-        """Of parameters of a stage, what the optimizer keeps of each, flat, and as views where it was ever stepped."""
-        if stage not in self.shards:
-            states = [self.optimizer.state.get(parameter, {}) for parameter in parameters]
-            return [
-                [state.get(name, torch.zeros_like(parameter)).view(-1) for name in names]
-                for parameter, state in zip(parameters, states, strict=True)
-            ]
+    def pieces(self, stage: int, parameters: Sequence[nn.Parameter], names: Sequence[str]) -> list[torch.Tensor]:
+        """Each of these parameters of a stage with what the optimizer keeps of it behind it, flat.
+
+        They are views, but for zeros in the place of what is kept of a parameter that was never stepped.
+        """
+        kept = self._kept_by_shard(stage, names) if stage in self.shards else self._kept(stage, names)
+        return [piece for parameter in parameters for piece in (parameter.detach().view(-1), *kept[parameter])]
+
+    def _kept(self, stage: int, names: Sequence[str]) -> dict[nn.Parameter, list[torch.Tensor]]:
+        found = {}
+        for parameter in self.stages[stage].layers.parameters():
+            state = self.optimizer.state.get(parameter, {})
+            found[parameter] = [state.get(name, torch.zeros_like(parameter)).view(-1) for name in names]
+        return found
+
+    def _kept_by_shard(self, stage: int, names: Sequence[str]) -> dict[nn.Parameter, list[torch.Tensor]]:
+        """Where all parameters of a stage are stepped as one vector."""
         (stepped,) = self.shards[stage].stepped
         state = self.optimizer.state.get(stepped, {})
-        vectors, begins, begin = [state.get(name, torch.zeros_like(stepped)) for name in names], {}, 0
+        vectors = [state.get(name, torch.zeros_like(stepped)) for name in names]
+        found, begin = {}, 0
         for parameter in self.stages[stage].layers.parameters():
-            begins[parameter] = begin
-            begin += parameter.numel()
-        return [
-            [vector[begins[parameter] : begins[parameter] + parameter.numel()] for vector in vectors]
-            for parameter in parameters
-        ]
+            behind = begin + parameter.numel()
+            found[parameter] = [vector[begin:behind] for vector in vectors]
+            begin = behind
+        return found
 
 
 class Move:
@@ -112,19 +120,11 @@ class Move:
             yield from stage.layers[layer - first].parameters()
 
     def _packed(self, before: Trained, part: StagePart, names: Sequence[str]) -> torch.Tensor:
-        """Each parameter of an old stage's part with what is kept of it behind it."""
         parameters = list(self._of(before.stages[part.old], part.old, len(self._before), part))
-        states = before.kept(part.old, parameters, names)
-        pairs = zip(parameters, states, strict=True)
-        return torch.cat([piece for parameter, kept in pairs for piece in (parameter.detach().reshape(-1), *kept)])
+        return torch.cat(before.pieces(part.old, parameters, names))
 
     def _unpack(self, values: torch.Tensor, after: Trained, part: StagePart, names: Sequence[str]) -> None:
         parameters = list(self._of(after.stages[part.new], part.new, len(self._after), part))
-        states = after.kept(part.new, parameters, names)
-        places = [
-            piece
-            for parameter, kept in zip(parameters, states, strict=True)
-            for piece in (parameter.detach().view(-1), *kept)
-        ]
+        places = after.pieces(part.new, parameters, names)
         for place, piece in zip(places, torch.split(values, [place.numel() for place in places]), strict=True):
             place.copy_(piece)
