@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from testbed.lab import namespaces as ns
 from testbed.vm import guest_request as request
-from testbed.vm.quick_imports import quick_imports
+from testbed.vm.quick_imports import quick_imports, with_room
 
 LOOK_S = 0.1
 """How often process 1 looks whether the user wants it to stop ..."""
@@ -158,7 +158,7 @@ def _run_job(job: request.GuestJob, reporter: _Reporter) -> list[int]:
     gc.disable()  # hardly anything of what is imported is garbage, and to look for it takes 0.6 s of CPU
     # before any fork: what is imported here is shared by all tasks and their workers
     with quick_imports():
-        _warm(WARM_TRAINING if job.training else WARM_TASK, reporter, "imported")
+        with_room(lambda: _warm(WARM_TRAINING if job.training else WARM_TASK, reporter, "imported"))
     gc.freeze()
     gc.enable()
     if job.virtual and job.training:
