@@ -80,7 +80,7 @@ def test_a_file_is_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     def noted(path: str) -> os.stat_result:
         asked.append(path)
-        return os.stat(path)
+        return Path(path).stat()
 
     monkeypatch.setattr(of_files, "_path_stat", noted)
     monkeypatch.syspath_prepend(tmp_path)
