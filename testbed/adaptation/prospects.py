@@ -141,7 +141,7 @@ class Prospects:
 
         def sends_s(one: JobSetting, other: JobSetting) -> float:
             if (one, other) not in known:
-                known[one, other] = sending_s(self._subject, problem, one, other)
+                known[one, other] = sending_s(self._subject, self._subject.plan, problem, one, other)
             return known[one, other]
 
         return sends_s
