@@ -17,8 +17,8 @@ from typing import NamedTuple
 from testbed.errors import BadInput
 from testbed.pipeline.collectives import Exchange
 from testbed.pipeline.problem import Problem, Route
-from testbed.plan.exchange import exchange_at
-from testbed.plan.framing import part_bytes, wire_bytes
+from testbed.plan.exchange import exchange_at, sites_of
+from testbed.plan.framing import part_bytes, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Plan
 from testbed.spec.model import ModelSpec
 from testbed.spec.workload import Workload
@@ -68,6 +68,8 @@ class MovedWeights(NamedTuple):
     """As far as the model's description knows its parameters."""
     wire_bytes: float
     """With headers, and what gloo adds."""
+    piece_bytes: float
+    """Of the super-packets in which it leaves: a link passes on whole ones."""
 
 
 def stage_parts(spec: ModelSpec, before: int, after: int) -> list[StagePart]:
@@ -141,7 +143,7 @@ def moved_weights(plan: Plan, job: int, before: Stages, after: Stages) -> list[M
     mesh, workload = plan.jobs[job].mesh, plan.jobs[job].workload
     kept, element, counts = 1 + MOMENTS[workload.optimizer.kind], workload.model.element_bytes, block_elements(workload)
     exchanges = [exchange_at(plan.jobs[job], rank) for rank in range(mesh.pp)] if shared(workload) else []
-    found = []
+    found, sites = [], sites_of(plan.jobs[job])
     for piece in pieces(workload, before, after, exchanges):
         if piece.source == piece.target:
             continue
@@ -151,7 +153,8 @@ def moved_weights(plan: Plan, job: int, before: Stages, after: Stages) -> list[M
         wire = sum(wire_bytes(each) + plan.host_costs.gloo_bytes for each in streams)
         for tensor_rank in range(mesh.tp):
             source, target = (mesh.rank(*seat, tensor_rank) for seat in (piece.source, piece.target))
-            found.append(MovedWeights(source, target, piece.part, payload, wire))
+            gso = plan.framing.gso_bytes[sites[source - mesh.first_rank]]
+            found.append(MovedWeights(source, target, piece.part, payload, wire, super_packet_bytes(gso)))
     return found
 
 
@@ -167,42 +170,59 @@ def require_movable(workload: Workload, before: Stages, after: Stages, source: s
 
 def moving_s(problem: Problem, moved: Sequence[MovedWeights], route_of: Callable[[int, int], Route]) -> float:
     """How long the ranks of a job take to send each other these: word that a receive is posted goes back, then the
-    weights come. Each link on the way carries what comes to it one after the other, and passes on what it has of a
-    message while more of that still comes. Meanwhile what replicas have posted is used up.
+    weights come. Each link on the way carries what comes to it one after the other, and passes on the pieces that it
+    has of a message while more of that still come. Meanwhile what replicas have posted is used up.
 
     `route_of` two ranks by their numbers in the plan, to links of the problem.
     """
     coming = list[_OnItsWay]()
     for number, one in enumerate(moved):
         there, back = route_of(one.source, one.target), route_of(one.target, one.source)
-        coming += [_OnItsWay(0.0, number, 0.0, problem.notice_bytes, back, (one.wire_bytes, there))] if there else []
+        if there:
+            weights = _Message(one.wire_bytes, one.piece_bytes, there)
+            coming.append(
+                _OnItsWay(0.0, number, 0.0, _Message(problem.notice_bytes, problem.notice_bytes, back, weights))
+            )
     free_s, ended_s = defaultdict[int, float](float), _replicas_apart_s(problem)
     while coming:
-        at_s, number, whole_s, size, (index, *further), answer = heappop(coming)
+        at_s, number, whole_s, message = heappop(coming)
+        index, *further = message.route
         link, begins_s = problem.links[index], max(at_s, free_s[index])
-        free_s[index] = max(begins_s + size * link.seconds_per_byte, whole_s)
+        first, last = (piece * link.seconds_per_byte for piece in message.ends)
+        free_s[index] = max(begins_s + message.wire_bytes * link.seconds_per_byte, whole_s and whole_s + last)
         there_s = free_s[index] + link.delay_s
         if further:
-            heappush(coming, _OnItsWay(begins_s + link.delay_s, number, there_s, size, tuple(further), answer))
-        elif answer is not None:
-            heappush(coming, _OnItsWay(there_s, number, 0.0, *answer, None))
+            onward = message._replace(route=tuple(further))
+            heappush(coming, _OnItsWay(begins_s + first + link.delay_s, number, there_s, onward))
+        elif message.answer is not None:
+            heappush(coming, _OnItsWay(there_s, number, 0.0, message.answer))
         ended_s = max(ended_s, there_s)
     return ended_s
+
+
+class _Message(NamedTuple):
+    wire_bytes: float
+    piece_bytes: float
+    route: Route
+    """What of it is still ahead."""
+    answer: _Message | None = None
+    """What leaves when it is there."""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Bytes of its first and of its last piece."""
+        return min(self.piece_bytes, self.wire_bytes), self.wire_bytes % self.piece_bytes or self.piece_bytes
 
 
 class _OnItsWay(NamedTuple):
     """A message that comes to a link."""
 
     at_s: float
-    """Its first byte."""
+    """Its first piece."""
     number: int
     whole_s: float
-    """When its last byte comes from the link before; 0: there is none."""
-    wire_bytes: float
-    route: Route
-    """This link, and those behind it."""
-    answer: tuple[float, Route] | None
-    """What leaves when it is there, with its bytes and route."""
+    """When its last piece comes from the link before; 0: there is none."""
+    message: _Message
 
 
 def using_up_s(problem: Problem) -> float:

@@ -45,6 +45,7 @@ ROOT = Path(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
 LINEAR, WAVE, LOOP = (0, 1, 2, 3), (0, 1, 2, 3, 3, 2, 1, 0), (0, 1, 2, 3, 0, 1, 2, 3)
 LINK = "paris--warsaw"
+PIECE = 100.0
 NOTICE = 1e-3
 """Word of a receive has a few bytes itself."""
 
@@ -94,7 +95,7 @@ def test_a_link_carries_one_after_the_other_and_word_of_receives_comes_first() -
     (part, *_) = stage_parts(plan.jobs[0].workload.model, 4, 8)
 
     def one(source: int, target: int, size: float) -> MovedWeights:
-        return MovedWeights(source, target, part, int(size), size)
+        return MovedWeights(source, target, part, int(size), size, PIECE)
 
     assert moving_s(problem, [], problem.route) == 0
     assert moving_s(problem, [one(0, 1, 1e9)], problem.route) == 0, "inside a datacenter nothing is on its way"
@@ -211,11 +212,18 @@ def test_word_of_a_receive_waits_behind_weights_and_links_pass_on_what_they_have
         links=tuple(LinkCost(delay_s, 8e-9) for delay_s in (2e-3, 3e-3, 5e-3, 7e-3)),
         pipelines=(PipelineRoutes({(0, 2): (0, 1), (2, 0): (2, 3), (1, 0): (3,), (0, 1): (0,)}),),
     )
-    alone = [MovedWeights(0, 2, part, 10**6, 1e6)]
+    alone = [MovedWeights(0, 2, part, 10**6, 1e6, PIECE)]
     assert moving_s(problem, alone, problem.route) == pytest.approx(12e-3 + 5e-3 + 8e-3, rel=NOTICE), (
         "once over two equal links"
     )
-    both = [*alone, MovedWeights(1, 0, part, 10**6, 1e6)]
+    both = [*alone, MovedWeights(1, 0, part, 10**6, 1e6, PIECE)]
+    in_pieces = [alone[0]._replace(piece_bytes=3e5)]
+    assert moving_s(problem, in_pieces, problem.route) == pytest.approx(12e-3 + 5e-3 + 8e-3 + 2.4e-3, rel=NOTICE), (
+        "whole"
+    )
+    faster = replace(problem, links=(*problem.links[:1], LinkCost(3e-3, 1e-9), *problem.links[2:]))
+    last = moving_s(faster, in_pieces, problem.route)
+    assert last == pytest.approx(12e-3 + 5e-3 + 8e-3 + 1e-4, rel=NOTICE), "its last piece is the shortest"
     # word from a is with b after 2 ms, which sends until 10 ms: then word from c goes on, which came after 5 ms
     assert moving_s(problem, both, problem.route) == pytest.approx(10e-3 + 7e-3 + 5e-3 + 8e-3, rel=NOTICE)
 
