@@ -360,3 +360,45 @@ def test_what_weights_take_to_move_is_part_of_what_they_have_to_bring() -> None:
         0.02 + moving_s(wave.problem, moved, small.routes_between(small.plan, wave.setting, wave.problem))
     )
     assert found.rows[first - 1].step.swap_s == pytest.approx(paid_s), "as it believed"
+
+
+BETWEEN = """
+name: between
+datacenters: {a: {nodes: 2}, b: {nodes: 2}}
+links:
+  - {name: north, between: [a, b], delay: 3 ms, rate: 1 Gbit/s}
+  - {name: south, between: [a, b], delay: 9 ms, rate: 1 Gbit/s}
+"""
+
+
+def test_what_goes_between_replicas_takes_the_routes_of_pipelines(tmp_path: Path) -> None:
+    """Also where no message of an iteration goes: from the first rank of one to the second of the other."""
+    (tmp_path / "between.yaml").write_text(BETWEEN)
+    replicas = "placement=[a/0,b/0]", "data_parallel={replicas: [[a/1,b/1]]}"
+    plan = load_plan(
+        tmp_path / "between.yaml", PP4, settings=["memory=8", "parallelism={pipeline: 2, data: 2}", *replicas]
+    )
+    job = adaptable_job(plan, choose(plan, ["1f1b", "zb-v"]), MayChange(routes=2, stages=True))
+    costs_s = {}
+    for setting, recipe in job.settings.items():
+        route_of = job.routes_between(plan, setting, recipe.problem)
+        assert route_of(0, 3) == route_of(2, 1) == recipe.problem.route(0, 1)
+        assert route_of(1, 2) == recipe.problem.route(1, 0)
+        assert route_of(0, 2) == (), "inside a datacenter"
+        moved = moved_weights(plan, 0, LINEAR[:2], (0, 1, 1, 0))
+        assert (3, 0) in {(one.source, one.target) for one in moved}
+        costs_s[setting.stages, route_of(0, 3)] = moving_s(recipe.problem, moved, route_of)
+    near, far = (costs_s[(0, 1, 1, 0), (route,)] for route in (0, 2))
+    assert far - near == pytest.approx(2 * 6e-3, rel=NOTICE), "there and back"
+    recipe = job.recipes[0]
+    own = replace(
+        recipe.problem,
+        links=(*recipe.problem.links, LinkCost(70e-3, 8e-9)),
+        pipelines=tuple(
+            each._replace(routes={**each.routes, (0, 1): (len(recipe.problem.links),)})
+            for each in recipe.problem.pipelines
+        ),
+    )
+    route_of = job.routes_between(plan, recipe.setting, own)
+    assert route_of(0, 3) == route_of(2, 1) == own.route(0, 1) != recipe.problem.route(0, 1), "as it is believed to be"
+    assert route_of(3, 0) == recipe.problem.route(1, 0)
