@@ -11,6 +11,7 @@ from local_workers import TOLERANCE, require_equally_trained, scheduled, trained
 
 from testbed.judge.execution import executed_rows, planned_rows
 from testbed.judge.iterations import trace
+from testbed.plan.exchange import exchange_at
 from testbed.plan.microbatches import resized
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import make_plan
@@ -43,6 +44,12 @@ MESHES = {
         "{pipeline: 2, data: 2}",
         "[a/0, b/0]",
         "{algorithm: hierarchical, chunks: 3, replicas: [[b/1, b/2]]}",
+        SGD,
+    ),
+    "three in two levels": (
+        "{pipeline: 2, data: 3}",
+        "[a/0, b/0]",
+        "{algorithm: hierarchical, chunks: 2, replicas: [[a/1, a/2], [b/1, a/3]]}",
         SGD,
     ),
     "two tensor ranks": ("{pipeline: 2, tensor: 2}", "[a/0, a/1, b/0, b/1]", "{}", ADAMW),
@@ -166,6 +173,20 @@ def test_training_goes_on_where_its_stages_have_moved(
     require_equally_trained(got, expected, TOLERANCE["float64"])
     assert {one.rank: one.row for one in executed_rows(trace(got.records))} == planned_rows(
         plan.jobs[0].mesh, third.schedule.rows
+    )
+
+
+def test_shards_move_where_ranks_have_theirs_in_another_order(tmp_path: Path) -> None:
+    """Two of the three are in one datacenter, of the second rank other two than of the first: so are their cells."""
+    model = "{layers: 7, d_model: 16, heads: 2, sequence: 8, dtype: float64}"
+    plan = plan_of("three in two levels", "early", tmp_path, model=model)
+    owners = [exchange_at(plan.jobs[0], rank).shards for rank in range(2)]
+    assert owners[0] != owners[1]
+    with workers(plan.jobs[0].mesh.size, tmp_path, PATIENCE) as loop:
+        swaps = {1: scheduled(plan, "interleaved-1f1b"), 2: scheduled(plan, "1f1b")}
+        got = trained(loop, scheduled(plan, "zb-v"), ITERATIONS, PATIENCE, swaps)
+    require_equally_trained(
+        got, train_reference(plan.jobs[0].workload, load_corpus(), ITERATIONS), TOLERANCE["float64"]
     )
 
 
