@@ -320,6 +320,26 @@ def test_stages_elsewhere_are_no_other_links_or_ranks(job: AdaptableJob) -> None
         assert step.stays_s == pytest.approx(seen.iteration_s, rel=0.05)
 
 
+def test_one_rank_that_sends_nothing_has_its_stages_cut_anew() -> None:
+    """As a single stage it has no messages, of which another cut could have longer ones."""
+    settings = ["memory=8", "parallelism={pipeline: 1, data: 2}", "placement=[paris/0]"]
+    plan = load_plan(LONGHAUL, PP4, settings=settings)
+    job = adaptable_job(plan, choose(plan, ["1f1b", "looped-bfs"]), MayChange(stages=True))
+    assert [setting.stages for setting in job.settings] == [(0,), (0, 0)]
+
+    def decide(outlook: controller.Outlook) -> object:
+        return next(each for each in outlook.prospects if each.label == "looped-bfs")
+
+    world, adapting = OneJobsWorld(job, [], AS_PACED), adapting_job(job, decide, 0.0, "1f1b")  # type: ignore[arg-type]
+    for iteration in range(3):
+        running = adapting.running
+        assert running.label == ("looped-bfs" if iteration else "1f1b")
+        seen = sighting(world.trace(running, iteration), job.ranks, world.probes_s(iteration, running.setting))
+        step = adapting.after(iteration, seen)
+        assert step.learnt == ((), ()), iteration
+        assert step.stays_s == pytest.approx(seen.iteration_s, rel=0.01)
+
+
 @pytest.mark.parametrize(
     "event", [f"link {LINK} delay x3 at 0", f"link {LINK} rate x0.4 at 0", "rank 1 slower x1.4 at 0"]
 )
