@@ -8,6 +8,7 @@ the next all-gather brings everybody the rest.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
@@ -25,6 +26,9 @@ from testbed.spec.workload import Workload
 
 MOMENTS = {"adamw": 2, "sgd": 1}
 """Numbers that an optimizer keeps of every parameter."""
+
+MOST_PIECES = 256
+"""In which a message is predicted: each is an event."""
 
 Stages = tuple[int, ...]
 """The pipeline rank of every stage."""
@@ -170,59 +174,50 @@ def require_movable(workload: Workload, before: Stages, after: Stages, source: s
 
 def moving_s(problem: Problem, moved: Sequence[MovedWeights], route_of: Callable[[int, int], Route]) -> float:
     """How long the ranks of a job take to send each other these: word that a receive is posted goes back, then the
-    weights come. Each link on the way carries what comes to it one after the other, and passes on the pieces that it
-    has of a message while more of that still come. Meanwhile what replicas have posted is used up.
+    weights come, in pieces. Each link on the way carries whole ones, first come, first served. Meanwhile what replicas
+    have posted is used up.
 
     `route_of` two ranks by their numbers in the plan, to links of the problem.
     """
     coming = list[_OnItsWay]()
     for number, one in enumerate(moved):
-        there, back = route_of(one.source, one.target), route_of(one.target, one.source)
-        if there:
-            weights = _Message(one.wire_bytes, one.piece_bytes, there)
-            coming.append(
-                _OnItsWay(0.0, number, 0.0, _Message(problem.notice_bytes, problem.notice_bytes, back, weights))
-            )
+        if route_of(one.source, one.target):
+            coming.append(_OnItsWay(0.0, number, 0, problem.notice_bytes, route_of(one.target, one.source)))
     free_s, ended_s = defaultdict[int, float](float), _replicas_apart_s(problem)
     while coming:
-        at_s, number, whole_s, message = heappop(coming)
-        index, *further = message.route
-        link, begins_s = problem.links[index], max(at_s, free_s[index])
-        first, last = (piece * link.seconds_per_byte for piece in message.ends)
-        free_s[index] = max(begins_s + message.wire_bytes * link.seconds_per_byte, whole_s and whole_s + last)
+        at_s, number, piece, wire_bytes, (index, *further) = heappop(coming)
+        link = problem.links[index]
+        free_s[index] = max(at_s, free_s[index]) + wire_bytes * link.seconds_per_byte
         there_s = free_s[index] + link.delay_s
         if further:
-            onward = message._replace(route=tuple(further))
-            heappush(coming, _OnItsWay(begins_s + first + link.delay_s, number, there_s, onward))
-        elif message.answer is not None:
-            heappush(coming, _OnItsWay(there_s, number, 0.0, message.answer))
+            heappush(coming, _OnItsWay(there_s, number, piece, wire_bytes, tuple(further)))
+        elif piece == 0:  # word of a receive
+            one = moved[number]
+            route = route_of(one.source, one.target)
+            for place, size in enumerate(_pieces_bytes(one), 1):
+                heappush(coming, _OnItsWay(there_s, number, place, size, route))
         ended_s = max(ended_s, there_s)
     return ended_s
 
 
-class _Message(NamedTuple):
-    wire_bytes: float
-    piece_bytes: float
-    route: Route
-    """What of it is still ahead."""
-    answer: _Message | None = None
-    """What leaves when it is there."""
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Bytes of its first and of its last piece."""
-        return min(self.piece_bytes, self.wire_bytes), self.wire_bytes % self.piece_bytes or self.piece_bytes
+def _pieces_bytes(one: MovedWeights) -> list[float]:
+    """Wire bytes of the super-packets of a message, of a long one of several at once."""
+    size = one.piece_bytes * math.ceil(one.wire_bytes / one.piece_bytes / MOST_PIECES)
+    whole = int(one.wire_bytes // size)
+    return [size] * whole + ([one.wire_bytes - whole * size] if one.wire_bytes > whole * size else [])
 
 
 class _OnItsWay(NamedTuple):
-    """A message that comes to a link."""
+    """What comes to a link."""
 
     at_s: float
-    """Its first piece."""
     number: int
-    whole_s: float
-    """When its last piece comes from the link before; 0: there is none."""
-    message: _Message
+    """Of the message."""
+    piece: int
+    """Which of its pieces, from 1 on; 0: word that its receive is posted."""
+    wire_bytes: float
+    route: Route
+    """This link, and those behind it."""
 
 
 def using_up_s(problem: Problem) -> float:
