@@ -52,7 +52,7 @@ class Seat(NamedTuple):
     pipeline_rank: int
 
 
-class Piece(NamedTuple):
+class WeightPiece(NamedTuple):
     """What of a part goes from one seat to another, or stays where it is."""
 
     part: StagePart
@@ -104,17 +104,17 @@ def shared(workload: Workload) -> bool:
     return workload.parallelism.data > 1 and workload.data_parallel.sharding != "none"
 
 
-def pieces(workload: Workload, before: Stages, after: Stages, exchanges: Sequence[Exchange]) -> list[Piece]:
+def pieces(workload: Workload, before: Stages, after: Stages, exchanges: Sequence[Exchange]) -> list[WeightPiece]:
     """All of a job's weights, by who has them to whom they go: the same list on every rank.
 
     `exchanges` are those of the replicas of each pipeline rank; their shards are asked for where they are `shared`.
     """
-    found, counts = list[Piece](), block_elements(workload)
+    found, counts = list[WeightPiece](), block_elements(workload)
     for part in stage_parts(workload.model, len(before), len(after)):
         ranks = before[part.old], after[part.new]
         if not shared(workload):
             replicas = range(workload.parallelism.data)
-            found += [Piece(part, Seat(each, ranks[0]), Seat(each, ranks[1]), None) for each in replicas]
+            found += [WeightPiece(part, Seat(each, ranks[0]), Seat(each, ranks[1]), None) for each in replicas]
             continue
         stages = blocks_of(workload.model, part.old, len(before)), blocks_of(workload.model, part.new, len(after))
         olds, news = (
@@ -123,7 +123,7 @@ def pieces(workload: Workload, before: Stages, after: Stages, exchanges: Sequenc
         for (source, mine), (target, theirs) in product(enumerate(olds), enumerate(news)):
             both = (_common(one, other) for one, other in product(mine, theirs))
             if elements := tuple(filter(None, both)):
-                found.append(Piece(part, Seat(source, ranks[0]), Seat(target, ranks[1]), elements))
+                found.append(WeightPiece(part, Seat(source, ranks[0]), Seat(target, ranks[1]), elements))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from testbed.pipeline.collectives import Exchange
-from testbed.plan.moved_weights import Piece, Seat, Stages, block_elements, blocks_of, pieces, shared
+from testbed.plan.moved_weights import Seat, Stages, WeightPiece, block_elements, blocks_of, pieces, shared
 from testbed.spec.workload import Workload
 from testbed.train.optimizer import Optimizer
 from testbed.train.shards import Shards
@@ -95,7 +95,7 @@ class Move:
         self._names = KEPT[workload.optimizer.kind]
         steps = next((state["step"] for state in before.optimizer.state.values() if "step" in state), None)
         after.make_room(self._names, steps)
-        self._posted: list[tuple[Piece, torch.Tensor, Pending]] = []
+        self._posted: list[tuple[WeightPiece, torch.Tensor, Pending]] = []
 
     def post(self) -> None:
         """Post the receives of what comes."""
@@ -125,7 +125,7 @@ class Move:
         for _, sent in sends:
             sent.wait()
 
-    def _vectors(self, trained: Trained, stage: int, piece: Piece) -> list[torch.Tensor]:
+    def _vectors(self, trained: Trained, stage: int, piece: WeightPiece) -> list[torch.Tensor]:
         """What a piece is in a stage before or after, in the same order in both."""
         numbers = self._workload.model.stage_layers(stage, len(trained.stage_to_rank))
         layers, within = trained.stages[stage].layers, piece.part.layers
@@ -137,7 +137,7 @@ class Move:
         every = (range(ahead + some.start, ahead + some.stop) for some in whole)
         return [vector for some in every for vector in trained.vectors(stage, some, self._names)]
 
-    def _unpack(self, values: torch.Tensor, piece: Piece) -> None:
+    def _unpack(self, values: torch.Tensor, piece: WeightPiece) -> None:
         places = self._vectors(self._after, piece.part.new, piece)
         for place, some in zip(places, torch.split(values, [place.numel() for place in places]), strict=True):
             place.copy_(some)
