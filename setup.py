@@ -9,7 +9,7 @@ setup(
     package_dir=PRESETS,
     package_data={
         "testbed": ["py.typed"],
-        "testbed.vm": ["*.config"],
+        "testbed.vm": ["*.config", "patches/*/*.patch"],
         "testbed.page": ["assets/*", "assets/vendor/*"],
         **{package: ["*.yaml", "data/*.csv"] for package in PRESETS},
     },

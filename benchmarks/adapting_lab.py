@@ -88,7 +88,7 @@ MORE = {
     SHARED: TWO,
 }
 """What else a job may change beside its schedule."""
-REAL = {"schedule": "delay x 6", "microbatches": CUT, "routes": ROUTES, "stages": STAGES, "starts": None}
+REAL = {"schedule": "delay x 6", "microbatches": CUT, "routes": ROUTES, "looks": BACK, "stages": STAGES, "starts": None}
 """On the real clock, by what changes, the timeline; None: that of several jobs."""
 TWO_LINKS = """
 name: two-links

@@ -165,8 +165,10 @@ class ResultsWriter:
         table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
         known = table.schema.metadata or {}
         table = table.replace_schema_metadata({**known, FORMAT_KEY: str(FORMAT).encode()})
-        with saving(path) as partial:
-            pq.write_table(table, partial, row_group_size=ROWS_TOGETHER)
+        whole = pa.BufferOutputStream()  # a file would be written in a hundred pieces
+        pq.write_table(table, whole, row_group_size=ROWS_TOGETHER)
+        with saving(path) as partial, partial.open("wb") as file:
+            file.write(whole.getvalue())
 
     def save_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Write one JSON document, complete or not at all."""

@@ -34,12 +34,17 @@ _FAINT = "#c9ced6"
 _CUT = "#c0392b"
 _EVENT = "#d6278f"
 _COLLECTIVE = "#8e5ea2"
-_LANE_INCHES = 0.27
-_TITLE_INCHES = 0.42
-_HEAD_INCHES = 1.5
-"""For heading, legend and axis, at the top of every page."""
+_LANE_INCHES = 0.31
+_TITLE_INCHES = 0.26
+_HEAD_INCHES = 1.2
+"""For heading, a row of the legend and axis, at the top of every page."""
+
+_EDGE_INCHES = 0.1
+_LETTER_INCHES = 0.65 * 7.5 / 72
+"""Of a lane's name, as generous as _DIGIT_INCHES. All places are worked out here: matplotlib would draw twice."""
 
 _LEGEND_INCHES = 2.0
+_LEGEND_ROW_INCHES = 0.2
 """What an entry of the legend takes at most."""
 
 _PAGE_INCHES = 22.0
@@ -229,18 +234,23 @@ def _pages(panels: Sequence[Panel], n_ranks: int) -> list[list[Panel]]:
 
 def _page(panels: Sequence[Panel], scale: _Scale, heading: str, handles: Sequence[Patch]) -> Figure:
     strips = [(panel, label, trace) for panel in panels for label, trace in panel.traces]
-    height = sum(_panel_inches(panel, len(scale.lanes)) for panel in panels) + _HEAD_INCHES
-    figure = Figure(figsize=(scale.inches, height), layout="constrained", facecolor="white")
-    axes = figure.subplots(len(strips), 1, squeeze=False)[:, 0]
-    for number, (axis, (panel, label, trace)) in enumerate(zip(axes, strips, strict=True)):
+    columns = min(len(handles), int(scale.inches / _LEGEND_INCHES))
+    head = _HEAD_INCHES + (-(-len(handles) // columns) - 1) * _LEGEND_ROW_INCHES
+    height = sum(_panel_inches(panel, len(scale.lanes)) for panel in panels) + head + _EDGE_INCHES
+    figure = Figure(figsize=(scale.inches, height), facecolor="white")
+    names, lanes = max(map(len, scale.lanes)) * _LETTER_INCHES + _EDGE_INCHES, len(scale.lanes) * _LANE_INCHES
+    for number, (panel, label, trace) in enumerate(strips):
+        foot = height - head - (number + 1) * (_TITLE_INCHES + lanes) + _TITLE_INCHES
+        place = names, foot, scale.inches - names - _EDGE_INCHES, lanes
+        axis = figure.add_axes(tuple(np.divide(place, (scale.inches, height) * 2).tolist()))
         _strip(axis, trace, scale, with_times=number == 0)
         for at_s in panel.events_s.get(label, ()):
             axis.axvline(at_s * 1e3, color=_EVENT, linewidth=1.4)
         axis.set_title(f"{panel.title} - {label}: {_times(trace, panel.jobs)}", loc="left", fontsize=9, color=INK)
     figure.legend(
         handles=list(handles),
-        loc="outside upper left",
-        ncols=min(len(handles), int(scale.inches / _LEGEND_INCHES)),
+        loc="upper left",
+        ncols=columns,
         fontsize=9,
         frameon=False,
         title=heading,

@@ -57,7 +57,8 @@ def draw_layer(model: Model, spec: ModelSpec, index: int, seed: int) -> nn.Modul
     """A layer with the weights that the seed gives it, wherever the model is cut."""
     dtype = torch.float32 if spec.dtype == "float32" else torch.float64
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed * 1_000_003 + index)
+        # torch.manual_seed has every kind of device note, with the whole stack, that it is to be seeded one day
+        torch.default_generator.manual_seed(seed * 1_000_003 + index)
         return model.layer(index).to(dtype)
 
 

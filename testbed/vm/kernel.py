@@ -1,4 +1,4 @@
-"""The time-travel kernel: built from Debian's kernel source with our configuration and edits, cached by their hash."""
+"""The time-travel kernel: built from Debian's source with our configuration and changes, cached by their hash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -24,13 +24,14 @@ from testbed.scratch import scratch_directory
 from testbed.units import show_size
 from testbed.vm import kernel_source
 from testbed.vm.build_step import run_program
+from testbed.vm.kernel_changes import RecipeDoesNotFit, apply_edits, apply_patches, edits_of, patches_of
 from testbed.vm.kernel_source import BACKPORTED, INSTALLED, INSTALLED_PACKAGE, NoSource, Source, numbers_of, series_of
 
 PACKAGES = (INSTALLED_PACKAGE, "build-essential", "flex", "bison", "bc", "xz-utils")
 APT_COMMAND = f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
 BUILD_COMMAND = "testbed kernel build"
 
-_TOOLS = ("gcc", "make", "ld", "flex", "bison", "bc", "xz", "tar")
+_TOOLS = ("gcc", "make", "ld", "flex", "bison", "bc", "xz", "tar", "patch")
 _STEPS = 1700
 """About how many lines `make` prints: only the progress bar needs it."""
 
@@ -38,9 +39,6 @@ _BUILD_DEADLINE_S = 3600.0
 _TREE_BYTES = 3 * 10**9
 _LOCK_POLL_S = 0.2
 _SCRATCH = "building-"
-
-SEED_VARIABLE = "TESTBED_KERNEL_SEED"
-"""In the kernel's environment: where its random numbers come from."""
 
 SERIES_VARIABLE = "TESTBED_KERNEL"
 """In our environment: the series of the kernel to boot, where several are built."""
@@ -50,90 +48,6 @@ _GONE_SINCE = {"CONFIG_PREEMPT_NONE=y": (7, 0)}
 
 _SECCOMP_SINCE = (7, 0)
 """From here on a guest's system calls can be caught by seccomp together with time travel: cheaper than by ptrace."""
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A change of one source file: `before` must stand there exactly once."""
-
-    file: str
-    before: str
-    after: str
-    why: str
-
-
-EDITS = (
-    Edit(
-        "arch/um/Kconfig",
-        "config HZ\n\tint\n\tdefault 100\n",
-        "config HZ\n\tint\n\tdefault 1000\n",
-        "TCP's timers count jiffies: 10 ms is too coarse for a lab",
-    ),
-    Edit(
-        "arch/um/os-Linux/util.c",
-        "\treturn getrandom(buf, len, flags);\n",
-        f"""\tstatic unsigned long long state;
-	const char *seed = getenv("{SEED_VARIABLE}");
-	unsigned char *bytes = buf;
-	size_t i;
-
-	if (!seed)
-		return getrandom(buf, len, flags);
-	if (!state)
-		state = 0x9e3779b97f4a7c15ULL * (strtoull(seed, NULL, 10) + 1) | 1;
-	for (i = 0; i < len; i++) {{
-		state ^= state << 13;
-		state ^= state >> 7;
-		state ^= state << 17;
-		bytes[i] = state >> 32;
-	}}
-	return len;
-""",
-        "the same seed gives the same ports, sequence numbers and hash keys in every boot",
-    ),
-    Edit(
-        "arch/um/kernel/skas/syscall.c",
-        "\t\tif (IS_ERR_VALUE(ret) &&\n",
-        "\t\tif ((IS_ERR_VALUE(ret) || syscall == __NR_sched_yield) &&\n",
-        "a loop of sched_yield (gloo has one) must let time advance, or the guest hangs",
-    ),
-    Edit(
-        "arch/um/kernel/skas/syscall.c",
-        "\t\t\tum_udelay(1);\n",
-        "\t\t\tum_ndelay(syscall == __NR_sched_yield ? 1000 : 10);\n",
-        "a call that fails takes time, so that loops of them end: two for a message, which are no part of the model",
-    ),
-    Edit(
-        "arch/um/include/linux/time-internal.h",
-        "#define TIMER_MULTIPLIER 256\n#define TIMER_MIN_DELTA  500\n",
-        "#define TIMER_MULTIPLIER 1\n#define TIMER_MIN_DELTA  1\n",
-        "whoever reads the clock moves virtual time by the first, in ns, which is the unit of measured times as well: "
-        "a message reads it some 17 times, and hundreds at one instant would delay each other; and a timer that is "
-        "due at once is late by the second",
-    ),
-)
-
-EDITS_OF_SERIES = {
-    "6.12": (
-        Edit(
-            "arch/x86/um/user-offsets.c",
-            "\tDEFINE_LONGS(HOST_FP_SIZE, 2696);\n",
-            "\tDEFINE_LONGS(HOST_FP_SIZE, 12288);\n",
-            "a CPU with AMX has 11,008 bytes of vector registers, and its kernel takes all of them back or none",
-        ),
-        Edit(
-            "arch/um/Kconfig",
-            "\tdefault 2 if 64BIT\n",
-            "\tdefault 4 if 64BIT\n",
-            "a stack of this kernel holds a copy or two of these registers, for which its 16 KB are too few",
-        ),
-    )
-}
-"""What one series needs besides: 7.2 asks the host for the size of its registers."""
-
-
-class RecipeDoesNotFit(RunFailed):
-    """A series of the kernel that our edits or our configuration were not made for."""
 
 
 @dataclass(frozen=True)
@@ -170,14 +84,10 @@ def configuration() -> str:
     return (files("testbed.vm") / "uml-tt.config").read_text(encoding="ascii")
 
 
-def edits_of(version: str) -> tuple[Edit, ...]:
-    """Every edit of that version's source."""
-    return EDITS + EDITS_OF_SERIES.get(series_of(version), ())
-
-
 def recipe_hash(version: str) -> str:
-    """What is ours in a kernel of that version: configuration and edits."""
-    recipe = json.dumps([configuration(), [asdict(edit) for edit in edits_of(version)]], sort_keys=True)
+    """What is ours in a kernel of that version: configuration, edits and patches."""
+    changes = [asdict(edit) for edit in edits_of(version)], patches_of(version)
+    recipe = json.dumps([configuration(), *changes], sort_keys=True)
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
 
 
@@ -193,7 +103,7 @@ class CacheKey:
     libc: str
     """The C library that it is linked with, and its version: an older one may not start it."""
     recipes: Mapping[str, str]
-    """Per series that may be built, the hash of our configuration and edits."""
+    """Per series that may be built, the hash of our configuration and changes."""
 
     @property
     def text(self) -> str:
@@ -262,8 +172,8 @@ def build(reporter: Reporter, *, series: str | None = None, jobs: int | None = N
 
     One whose file is not the one that was built is removed, and built again.
     Without `series`: 7.2 or another 7.* that Debian has; 6.12 where none can be had or our recipe does not fit it, with
-    the reason on screen. Raises MachineLacks when packages or disk space are missing, RunFailed when an edit does not
-    apply or make fails.
+    the reason on screen. Raises MachineLacks when packages or disk space are missing, RunFailed when a change does
+    not apply or make fails.
     """
     there = _built(series)
     if there is not None and there.series != INSTALLED and _damage(there) is None:
@@ -338,6 +248,7 @@ def _build(source: Source, scratch: Path, jobs: int | None, reporter: Reporter) 
     began = time.monotonic()
     tree = _unpack(source.archive, scratch / "tree", reporter)
     apply_edits(tree, edits_of(source.version))
+    apply_patches(tree, patches_of(source.version))
     _make(tree, source.version, jobs or os.cpu_count() or 1, reporter)
     finished = scratch / "finished"
     finished.mkdir()
@@ -372,22 +283,6 @@ def _remove_left(directory: Path, reporter: Reporter) -> None:
         size = sum(path.lstat().st_size for path in left.rglob("*"))
         with reporter.step(f"removing {left}, {show_size(size)} that a killed build left"):
             shutil.rmtree(left)
-
-
-def apply_edits(tree: Path, edits: Sequence[Edit]) -> None:
-    """Make edits in an unpacked source tree. Raises RecipeDoesNotFit when a text to be replaced is not there once."""
-    for edit in edits:
-        path = tree / edit.file
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise RecipeDoesNotFit(f"kernel source: {edit.file}: {error.strerror}; edit: {edit.why}") from error
-        if (found := text.count(edit.before)) != 1:
-            raise RecipeDoesNotFit(
-                f"kernel source: {edit.file}: the text to edit stands there {found} times, expected once; this is no "
-                f"Linux {INSTALLED} or {BACKPORTED}, which our edits were made for; edit: {edit.why}"
-            )
-        path.write_text(text.replace(edit.before, edit.after), encoding="utf-8")
 
 
 def _load(build_json: Path) -> Kernel:

@@ -18,7 +18,7 @@ from testbed.vm import guest_request as request
 from testbed.vm.guest_files import SOURCE
 from testbed.vm.guest_machine import GuestMachine
 from testbed.vm.idle import idlest_cpu
-from testbed.vm.kernel import SEED_VARIABLE
+from testbed.vm.kernel_changes import SEED_VARIABLE
 
 TIME_TRAVEL_START_NS = 1_731_801_600 * 10**9
 """Every virtual clock begins here (2024-11-17): the date is input, and the same input gives the same nanoseconds."""

@@ -6,13 +6,14 @@ import _imp
 import importlib
 import inspect
 import os
+import resource
 import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
 
-from testbed.vm.quick_imports import quick_imports
+from testbed.vm.quick_imports import quick_imports, with_room
 
 LONGER = 2**20 + 7
 
@@ -25,6 +26,7 @@ def touched() -> list[object]:
         SourceFileLoader.get_data,
         inspect.getmodule,
         bootstrap._ModuleLock,
+        vars(importlib)["_bootstrap_external"]._path_stat,
     ]
 
 
@@ -55,12 +57,70 @@ def test_everything_is_as_it_was(tmp_path: Path) -> None:
     assert "get_data" not in vars(SourceFileLoader)
 
 
+@pytest.mark.parametrize("name", ["file.py", "file.pyc"])
 @pytest.mark.parametrize("size", [0, 5, 2**20, LONGER])
-def test_a_file_is_read_to_its_end(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "file"
+def test_a_file_is_read_to_its_end(tmp_path: Path, size: int, name: str) -> None:
+    path, other = tmp_path / name, tmp_path / "other.py"
     path.write_bytes(os.urandom(size))
+    other.write_bytes(os.urandom(size))
+    loader = SourceFileLoader("file", str(path))
     with quick_imports():
-        assert SourceFileLoader("file", str(path)).get_data(str(path)) == path.read_bytes()
+        assert loader.get_data(str(path)) == path.read_bytes()
+        source = loader.get_data(str(other))
+        assert loader.get_data(str(path)) == path.read_bytes()
+        assert source == other.read_bytes()  # which is kept, whatever is read after it
+
+
+def test_a_file_is_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "quick_package").mkdir()
+    for module in ("__init__", "first", "second"):
+        (tmp_path / "quick_package" / f"{module}.py").write_text("")
+    asked: list[str] = []
+    of_files = vars(importlib)["_bootstrap_external"]
+
+    def noted(path: str) -> os.stat_result:
+        asked.append(path)
+        return Path(path).stat()
+
+    monkeypatch.setattr(of_files, "_path_stat", noted)
+    monkeypatch.syspath_prepend(tmp_path)
+    with quick_imports():
+        for name in ("quick_package.first", "quick_package.second"):
+            importlib.import_module(name)
+        for _ in range(2):
+            with pytest.raises(ModuleNotFoundError, match="third"):
+                importlib.import_module("quick_package.third")
+        with pytest.raises(FileNotFoundError) as raised:
+            of_files._path_stat(f"{tmp_path}/nowhere")
+    assert raised.value.filename == f"{tmp_path}/nowhere"
+    ours = [path for path in asked if path.startswith(str(tmp_path))]
+    assert len(ours) == len(set(ours)) >= 4
+    for name in [name for name in sys.modules if name.startswith("quick_package")]:
+        del sys.modules[name]
+
+
+def faults_at(depth: int, calls: int) -> int:
+    """Page faults while a function calls another one so often, at a depth of Python's stack."""
+    if depth:
+        return faults_at(depth - 1, calls)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(calls):
+        returns()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def returns() -> None:
+    pass
+
+
+def test_room_is_made_once_at_any_depth() -> None:
+    calls, depths = 200, range(300)
+    most = max(faults_at(depth, calls) for depth in depths)
+    if most < calls:
+        pytest.skip(f"Python {sys.version.split()[0]} does not give its stack back: {most} faults in {calls} calls")
+    found: list[int] = []
+    with_room(lambda: found.extend(faults_at(depth, calls) for depth in depths))
+    assert max(found) < calls / 2
 
 
 def test_a_frames_module_is_the_one_that_inspect_finds() -> None:

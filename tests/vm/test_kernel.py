@@ -19,12 +19,12 @@ from testbed import source
 from testbed.errors import BadInput, MachineLacks, RunFailed
 from testbed.plan.plan import Clock
 from testbed.progress import Lines
-from testbed.vm import guest_machine, kernel, kernel_source
+from testbed.vm import guest_machine, kernel, kernel_changes, kernel_source
 from testbed.vm.command import choose_machine
 
 
 def source_tree(root: Path) -> Path:
-    for edit in kernel.EDITS:
+    for edit in kernel_changes.EDITS:
         path = root / edit.file
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
@@ -33,26 +33,64 @@ def source_tree(root: Path) -> Path:
 
 
 def test_every_edit_is_made(tmp_path: Path) -> None:
-    kernel.apply_edits(source_tree(tmp_path), kernel.EDITS)
-    for file in {edit.file for edit in kernel.EDITS}:
-        edited = "".join(f"before\n{edit.after}after\n" for edit in kernel.EDITS if edit.file == file)
+    kernel_changes.apply_edits(source_tree(tmp_path), kernel_changes.EDITS)
+    for file in {edit.file for edit in kernel_changes.EDITS}:
+        edited = "".join(f"before\n{edit.after}after\n" for edit in kernel_changes.EDITS if edit.file == file)
         assert (tmp_path / file).read_text() == edited
 
 
 @pytest.mark.parametrize("times", [0, 2])
 def test_an_edit_whose_text_is_not_there_once_is_refused(tmp_path: Path, times: int) -> None:
     tree = source_tree(tmp_path)
-    files = [edit.file for edit in kernel.EDITS]
-    edit = next(edit for edit in kernel.EDITS if files.count(edit.file) == 1)
+    files = [edit.file for edit in kernel_changes.EDITS]
+    edit = next(edit for edit in kernel_changes.EDITS if files.count(edit.file) == 1)
     (tree / edit.file).write_text(edit.before * times)
     with pytest.raises(RunFailed, match=rf"{edit.file}.*stands there {times} times"):
-        kernel.apply_edits(tree, kernel.EDITS)
+        kernel_changes.apply_edits(tree, kernel_changes.EDITS)
+
+
+PATCH = """What it is for.
+
+--- a/place/file.c
++++ b/place/file.c
+@@ -1,3 +1,4 @@
+ first
++new
+ second
+ third
+"""
+
+
+def test_a_patch_is_made_where_its_text_stands(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    file = tmp_path / "place/file.c"
+    file.write_text("first\nsecond\nthird\n")
+    kernel_changes.apply_patches(tmp_path, {"one.patch": PATCH})
+    assert file.read_text() == "first\nnew\nsecond\nthird\n"
+    for wrong in ("first\nsecond\nfourth\n", "first\nnew\nsecond\nthird\n"):
+        file.write_text(wrong)
+        with pytest.raises(kernel_changes.RecipeDoesNotFit, match=r"one\.patch does not apply"):
+            kernel_changes.apply_patches(tmp_path, {"one.patch": PATCH})
+        assert file.read_text() == wrong
+
+
+def test_patches_say_why_and_are_part_of_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    patches = kernel_changes.patches_of("7.2.12-1")
+    assert len(patches) == 3
+    for text in patches.values():
+        title, _, why = text.partition("\n\n")
+        assert "---" not in title
+        assert len(why.partition("\n--- a/")[0]) > 100
+    assert kernel_changes.patches_of("6.12.1-1") == {}
+    before = kernel.recipe_hash("7.2.12-1")
+    monkeypatch.setattr(kernel, "patches_of", lambda version: {})
+    assert kernel.recipe_hash("7.2.12-1") != before
 
 
 def test_the_key_follows_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [kernel.recipe_hash(version) for version in ("7.2.1-1", "7.3.1-1", "6.12.1-1")]
-    assert before[0] == before[1] != before[2], "6.12 has edits of its own"
-    monkeypatch.setattr(kernel, "EDITS", kernel.EDITS[:-1])
+    assert len(set(before)) == 3, "7.2 has patches, 6.12 edits of its own"
+    monkeypatch.setattr(kernel_changes, "EDITS", kernel_changes.EDITS[:-1])
     after = [kernel.recipe_hash(version) for version in ("7.2.1-1", "7.3.1-1", "6.12.1-1")]
     assert not set(before) & set(after)
 
@@ -63,7 +101,7 @@ def test_the_key_of_a_cache_is_of_all_that_a_built_kernel_depends_on(monkeypatch
     assert dict(both.recipes) == {"7.2": kernel.recipe_hash("7.2.12-1"), "6.12": kernel.recipe_hash("6.12.1-1")}
     assert one.text == f"testbed-kernel-{both.architecture}-{both.libc}-7.2-{both.recipes['7.2']}"
     assert re.fullmatch(r"[a-zA-Z0-9._-]+", both.text), "a key that any cache takes"
-    monkeypatch.setattr(kernel, "EDITS", kernel.EDITS[:-1])
+    monkeypatch.setattr(kernel_changes, "EDITS", kernel_changes.EDITS[:-1])
     assert kernel.cache_key().text != both.text
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.99"))
     assert kernel.cache_key("7.2").libc == "glibc2.99"
@@ -231,7 +269,7 @@ def test_a_series_that_the_recipe_does_not_fit_is_left_for_the_fallback(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tree = source_tree(tmp_path / "source" / "linux")
-    (tree / kernel.EDITS[0].file).write_text("rewritten\n")
+    (tree / kernel_changes.EDITS[0].file).write_text("rewritten\n")
     archive = tmp_path / "source.tar.xz"
     subprocess.run(["tar", "-cJf", archive, "-C", tmp_path / "source", "linux"], check=True, timeout=60)
     monkeypatch.setattr(kernel, "_require_means", lambda: None)
