@@ -3,16 +3,16 @@
     python benchmarks/schedule_swaps.py [--swaps 12] [--out DIR] [--record [NAME]]
     python benchmarks/schedule_swaps.py --drawn 12 --swaps 3 [--first 0] [--record NAME]
 
-Six jobs on the virtual clock: a pipeline of four, two replicas of one, one with two tensor ranks and unequal stages,
-and three whose stages move to other ranks, and their weights with them: a pipeline, two replicas, and three, whose
-gradients go inside datacenters first. After every measured iteration each goes
-on with another schedule, in an order drawn by seed. Losses, gradients and weights are compared with one process, each
-iteration with its prediction, what ranks executed with the schedule that they should, and what weights took to move,
-and put on the wire, with what they should. Prints the furthest of each, and exits with 1 where a part of a training is
-not trusted.
+Eight jobs on the virtual clock: a pipeline of four, two replicas of one, one with two tensor ranks and unequal stages,
+and five whose stages move to other ranks, and their weights with them: a pipeline, two replicas, and three, whose
+gradients go inside datacenters first, each with a whole optimizer and with shards of one. After every measured
+iteration each goes on with another schedule, in an order drawn by seed. Losses, gradients and weights are compared with
+one process, each iteration with its prediction, what ranks executed with the schedule that they should, and what
+weights took to move, and put on the wire, with what they should. Prints the furthest of each, and exits with 1 where a
+part of a training is not trusted.
 
-With --drawn, as many jobs drawn by seed instead, all with stages that move: one to three replicas, anywhere in three
-datacenters whose links are unlike in delay, rate and direction.
+With --drawn, as many jobs drawn by seed instead, all with stages that move: one to three replicas, which share an
+optimizer or not, anywhere in three datacenters whose links are unlike in delay, rate and direction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIMIT_S = 1800.0
 SCHEDULES = ("gpipe", "1f1b", "zb-h1", "crosspipe-greedy", "geopipe")
 _AGAINST_ONE = ("off one process's", "one by one")
 """How the questions end that compare with a training in one process."""
-MOVING_JOBS = ("stages", "replicas that move", "three that move")
+MOVING_JOBS = ("stages", "replicas that move", "three that move", "shards that move", "three that share")
 MOVING = ("1f1b", "zb-v", "interleaved-1f1b", "crosspipe-greedy", "looped-bfs")
 """Stages of these are one on each rank, two in a V, or two in a loop."""
 NEAR_BYTES = 0.02
@@ -50,6 +50,13 @@ JOBS = {
     "three that move": (
         *("parallelism.data=3", "parallelism.pipeline=2", "microbatches=4", "memory=6", "optimizer.kind=sgd"),
         *("data_parallel={sharding: none, algorithm: hierarchical}", "streams=2", "receives=late"),
+    ),
+    "shards that move": (
+        *("parallelism.data=2", "parallelism.pipeline=2", "microbatches=5", "memory=6", "model.layers=7"),
+    ),
+    "three that share": (
+        *("parallelism.data=3", "parallelism.pipeline=2", "microbatches=4", "memory=6", "model.layers=9"),
+        *("data_parallel={algorithm: hierarchical, chunks: 3}", "receives=late", "streams=2"),
     ),
     "tensor": ("parallelism.tensor=2", "parallelism.pipeline=2", "microbatches=7"),
 }
@@ -114,7 +121,9 @@ def drawn(number: int, place: Path) -> Swapping:
         "memory=12",
     ]
     if replicas > 1:
-        settings.append(f"data_parallel={{sharding: none, algorithm: {algorithm}, replicas: [{','.join(others)}]}}")
+        sharding = draw.choice(("none", "zero-1", "zero-1"))
+        shared = f"sharding: {sharding}, algorithm: {algorithm}, replicas: [{','.join(others)}]"
+        settings.append(f"data_parallel={{{shared}}}")
     return Swapping(str(topology), settings, MOVING)
 
 

@@ -143,7 +143,6 @@ def refused(row: Row) -> bool:
             adapt and adapt != "starts" and several,
             adapt == "starts" and jobs == 1,
             adapt == "routes" and ports,
-            adapt == "stages" and row.get("data", 1) > 1,
             fails and (ports or several or row.get("alone") or event or row.get("happens") or row.get("traffic")),
             fails == "elastic" and (drawn or row.get("data") == 1 or str(row.get("exchange")).startswith("zero-1")),
         )

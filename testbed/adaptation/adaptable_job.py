@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from testbed.plan.microbatches import require_microbatches
 from testbed.plan.moved_weights import require_movable
 from testbed.plan.network_state import NetworkState, planned
 from testbed.plan.plan import Case, Job, JobSchedule, Plan
+from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.routes import datacenter_of, nodes_of_ranks
 from testbed.planning.resolve import framing_of
 from testbed.routing.candidates import DirectionsByPlace
@@ -107,12 +108,33 @@ class AdaptableJob(NamedTuple):
 
     def problem_of(self, plan: Plan, choice: ScheduleChoice, setting: JobSetting) -> Problem:
         """What iterations cost with these on the network of a plan; a rehearsal's has no flows, but default routes."""
+        return costs.problem_of_case(*self._set(plan, choice, setting))
+
+    def routes_between(self, plan: Plan, setting: JobSetting, problem: Problem) -> Callable[[int, int], Route]:
+        """The links that a message takes between any two ranks of the job, by their numbers in the plan, in a setting
+        whose problem this is, on the network of a plan: also where no message of an iteration goes."""
+        taken, planned = RankRoutes(*self._set(plan, self.settings[setting].choice, setting)), len(self.planned.links)
+        own = dict[Pair, Route]()
+        """Over links that the plan has not, but that are believed to be between two datacenters."""
+        for pair, ends in self.pairs(problem).items():
+            route = ends.route(problem)
+            if any(index >= planned for index in route):
+                own[pair] = tuple(index for index in route if index not in problem.cards)
+
+        def route_of(source: int, target: int) -> Route:
+            believed = own.get((taken.datacenter(source), taken.datacenter(target)))
+            return taken(source, target) if believed is None else (*taken.card(source), *believed)
+
+        return route_of
+
+    def _set(self, plan: Plan, choice: ScheduleChoice, setting: JobSetting) -> tuple[Plan, Case]:
+        """A plan with routes as in a setting, and a case that has it."""
         moved = _moved(setting)
         default = tuple(
             replace(each, route=moved.get((each.source, each.target), each.route)) for each in plan.network.routes
         )
         there = replace(plan, network=replace(plan.network, routes=default))
-        return costs.problem_of_case(there, Case("", (self.scheduled(choice, setting),), self.routes_in(setting)))
+        return there, Case("", (self.scheduled(choice, setting),), self.routes_in(setting))
 
     def routes_in(self, setting: JobSetting) -> tuple[Route, ...]:
         """One for every flow of the plan: as its first case has it, unless the setting has another one."""

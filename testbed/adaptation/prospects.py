@@ -109,7 +109,7 @@ class Prospects:
         planned = self._subject.planned
         mine = self._subject.recipes[self._kept[running.candidate].recipe].problem
         larger, longer = self._subject.larger(mine), 1.0
-        if mine.message_bytes:  # of a pipeline of one rank there are none
+        if planned.message_bytes and mine.message_bytes:  # of a pipeline of one stage there are none
             longer = max(planned.message_bytes) / max(mine.message_bytes)
         return seen if larger == longer == 1 else seen.of_other_actions(1 / larger, longer)
 
@@ -141,7 +141,7 @@ class Prospects:
 
         def sends_s(one: JobSetting, other: JobSetting) -> float:
             if (one, other) not in known:
-                known[one, other] = sending_s(self._subject, problem, one, other)
+                known[one, other] = sending_s(self._subject, self._subject.plan, problem, one, other)
             return known[one, other]
 
         return sends_s

@@ -210,7 +210,7 @@ class OneJobsWorld(World):
             key = state, one, other
             if key not in self._sends_s:
                 problems = partial(self.problem, state)
-                self._sends_s[key] = sending_s(self.subject, problems, one, other)
+                self._sends_s[key] = sending_s(self.subject, self.truth(state).plan, problems, one, other)
             return self._sends_s[key]
 
         return SwapCosts(swap_s, sends_s)

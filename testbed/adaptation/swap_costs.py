@@ -12,6 +12,7 @@ from testbed.adaptation.adaptable_job import AdaptableJob
 from testbed.adaptation.candidate import JobCandidate, JobSetting
 from testbed.pipeline.problem import Problem
 from testbed.plan.moved_weights import moved_weights, moving_s, using_up_s
+from testbed.plan.plan import Plan
 
 SCHEDULE, MICROBATCHES, ROUTES, WEIGHTS, STARTS = "schedule", "microbatches", "routes", "weights", "starts"
 """What a swap may change: the order of actions alone; messages, which are posted anew; where flows go; where stages
@@ -32,13 +33,15 @@ def kind_of(one: JobSetting, other: JobSetting) -> str:
 
 
 def sending_s(
-    job: AdaptableJob, problems: Callable[[JobSetting], Problem], one: JobSetting, other: JobSetting
+    job: AdaptableJob, plan: Plan, problems: Callable[[JobSetting], Problem], one: JobSetting, other: JobSetting
 ) -> float:
-    """What a swap sends takes so long, where iterations in a setting have these problems: weights, or the shortest of
-    messages for all that is posted.
+    """What a swap sends takes so long on the network of a plan, where iterations in a setting have these problems:
+    weights, or the shortest of messages for all that is posted.
     """
     if one.stages != other.stages:
-        return moving_s(problems(other), moved_weights(job.plan, 0, one.stages, other.stages))
+        problem = problems(other)
+        moved = moved_weights(job.plan, 0, one.stages, other.stages)
+        return moving_s(problem, moved, job.routes_between(plan, other, problem))
     return using_up_s(problems(one)) if one.microbatches != other.microbatches else 0.0
 
 

@@ -13,6 +13,7 @@ occupies a rank; both occupy links, first come, first served, together with the 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -135,6 +136,10 @@ class Exchange(NamedTuple):
     """The kind of that in a trace: reduce-scatter or all-reduce."""
     shards: tuple[tuple[Cells, ...], ...]
     """Per member, the cells that are its own: each is one member's."""
+
+    def cell_size(self, elements: int) -> int:
+        """Elements of a cell of vectors that have so many; the last cells may be filled up."""
+        return math.ceil(elements / self.n_cells)
 
 
 def side_by_side(steps: tuple[CollectiveMessage, ...], tensor: int) -> tuple[CollectiveMessage, ...]:

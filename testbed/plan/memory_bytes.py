@@ -81,7 +81,7 @@ def _parameters(
             values += element * parameters
             states += moments * element * parameters
             continue
-        cell = element * math.ceil(parameters / exchange.n_cells)
+        cell = element * exchange.cell_size(parameters)
         sent = workload.cell_bytes(n_stages, exchange.n_cells)
         values += exchange.n_cells * cell
         own = sum(end - begin for begin, end in exchange.shards[replica]) if exchange.gather else exchange.n_cells

@@ -1,26 +1,34 @@
 """Weights that move: what ranks send each other where a job goes on with its stages on other ranks.
 
-With the weights of a layer goes what the optimizer keeps of them; nothing is sent for layers whose rank stays. All that
-goes from one rank to another of an old stage that is of a new one is a message.
+With the weights of a layer goes what the optimizer keeps of them; nothing is sent for what stays with its rank. All
+that goes from one rank to another of an old stage that is of a new one is a message. Where replicas share an optimizer
+(ZeRO-1) each has only its own shards up to date: those alone go, to whoever has their elements among its own then, and
+the next all-gather brings everybody the rest.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise, product
 from typing import NamedTuple
 
 from testbed.errors import BadInput
+from testbed.pipeline.collectives import Exchange
 from testbed.pipeline.problem import Problem, Route
-from testbed.plan.framing import part_bytes, wire_bytes
+from testbed.plan.exchange import exchange_at, sites_of
+from testbed.plan.framing import part_bytes, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Plan
 from testbed.spec.model import ModelSpec
 from testbed.spec.workload import Workload
 
 MOMENTS = {"adamw": 2, "sgd": 1}
 """Numbers that an optimizer keeps of every parameter."""
+
+MOST_PIECES = 256
+"""In which a message is predicted: each is an event."""
 
 Stages = tuple[int, ...]
 """The pipeline rank of every stage."""
@@ -37,8 +45,25 @@ class StagePart(NamedTuple):
     """The same as the even shares that a model is cut by."""
 
 
+class Seat(NamedTuple):
+    """A pipeline rank of a replica: that of each of its tensor ranks."""
+
+    replica: int
+    pipeline_rank: int
+
+
+class WeightPiece(NamedTuple):
+    """What of a part goes from one seat to another, or stays where it is."""
+
+    part: StagePart
+    source: Seat
+    target: Seat
+    elements: tuple[range, ...] | None
+    """Which of the part's parameters, as numbered one after the other; None: all."""
+
+
 class MovedWeights(NamedTuple):
-    """A message of one pipeline rank to another."""
+    """A message of one rank to another, by their numbers in the plan."""
 
     source: int
     target: int
@@ -47,14 +72,15 @@ class MovedWeights(NamedTuple):
     """As far as the model's description knows its parameters."""
     wire_bytes: float
     """With headers, and what gloo adds."""
+    piece_bytes: float
+    """Of the super-packets in which it leaves: a link passes on whole ones."""
 
 
 def stage_parts(spec: ModelSpec, before: int, after: int) -> list[StagePart]:
     """What of a model that is cut into so many stages is where, once it is cut into others."""
     found = []
     for old, new in product(range(before), range(after)):
-        cuts = (old, before), (new, after)
-        shares = [range(one * spec.layers // of, (one + 1) * spec.layers // of) for one, of in cuts]
+        shares = blocks_of(spec, old, before), blocks_of(spec, new, after)
         blocks = range(max(share.start for share in shares), min(share.stop for share in shares))
         if blocks:
             first, last = (spec.stage_layers(block, spec.layers) for block in (blocks[0], blocks[-1]))
@@ -62,69 +88,136 @@ def stage_parts(spec: ModelSpec, before: int, after: int) -> list[StagePart]:
     return found
 
 
+def blocks_of(spec: ModelSpec, stage: int, n_stages: int) -> range:
+    """Which of the even shares that a model is cut by are in a stage of so many."""
+    return range(stage * spec.layers // n_stages, (stage + 1) * spec.layers // n_stages)
+
+
+def block_elements(workload: Workload) -> list[int]:
+    """Parameters that a tensor rank has of each of the even shares that its model is cut by."""
+    spec, degree = workload.model, workload.parallelism.tensor
+    return [spec.rank_parameter_count(block, spec.layers, degree) for block in range(spec.layers)]
+
+
+def shared(workload: Workload) -> bool:
+    """Whether replicas share an optimizer, each with shards of its states."""
+    return workload.parallelism.data > 1 and workload.data_parallel.sharding != "none"
+
+
+def pieces(workload: Workload, before: Stages, after: Stages, exchanges: Sequence[Exchange]) -> list[WeightPiece]:
+    """All of a job's weights, by who has them to whom they go: the same list on every rank.
+
+    `exchanges` are those of the replicas of each pipeline rank; their shards are asked for where they are `shared`.
+    """
+    found, counts = list[WeightPiece](), block_elements(workload)
+    for part in stage_parts(workload.model, len(before), len(after)):
+        ranks = before[part.old], after[part.new]
+        if not shared(workload):
+            replicas = range(workload.parallelism.data)
+            found += [WeightPiece(part, Seat(each, ranks[0]), Seat(each, ranks[1]), None) for each in replicas]
+            continue
+        stages = blocks_of(workload.model, part.old, len(before)), blocks_of(workload.model, part.new, len(after))
+        olds, news = (
+            _owned(exchanges[rank], blocks, part.blocks, counts) for rank, blocks in zip(ranks, stages, strict=True)
+        )
+        for (source, mine), (target, theirs) in product(enumerate(olds), enumerate(news)):
+            both = (_common(one, other) for one, other in product(mine, theirs))
+            if elements := tuple(filter(None, both)):
+                found.append(WeightPiece(part, Seat(source, ranks[0]), Seat(target, ranks[1]), elements))
+    return found
+
+
+def _owned(exchange: Exchange, stage: range, part: range, counts: Sequence[int]) -> list[list[range]]:
+    """Per replica, which elements of some of a stage's blocks are in shards of its own, as the part numbers them."""
+    size = exchange.cell_size(sum(counts[block] for block in stage))
+    ahead = sum(counts[block] for block in range(stage.start, part.start))
+    whole = range(sum(counts[block] for block in part))
+    return [
+        [_common(range(size * first - ahead, size * behind - ahead), whole) for first, behind in cells]
+        for cells in exchange.shards
+    ]
+
+
+def _common(one: range, other: range) -> range:
+    return range(max(one.start, other.start), min(one.stop, other.stop))
+
+
 def moved_weights(plan: Plan, job: int, before: Stages, after: Stages) -> list[MovedWeights]:
-    """What the ranks of each pipeline of a job send each other."""
-    workload, gloo_bytes = plan.jobs[job].workload, plan.host_costs.gloo_bytes
-    spec, kept, degree = workload.model, 1 + MOMENTS[workload.optimizer.kind], workload.parallelism.tensor
-    found = []
-    for part in stage_parts(spec, len(before), len(after)):
-        source, target = before[part.old], after[part.new]
-        if source != target:
-            count = sum(spec.rank_parameter_count(block, spec.layers, degree) for block in part.blocks)
-            payload = kept * count * spec.element_bytes
-            streams = part_bytes(payload, spec.element_bytes, workload.streams)
-            wire = sum(wire_bytes(each) + gloo_bytes for each in streams)
-            found.append(MovedWeights(source, target, part, payload, wire))
+    """What the ranks of a job send each other."""
+    mesh, workload = plan.jobs[job].mesh, plan.jobs[job].workload
+    kept, element, counts = 1 + MOMENTS[workload.optimizer.kind], workload.model.element_bytes, block_elements(workload)
+    exchanges = [exchange_at(plan.jobs[job], rank) for rank in range(mesh.pp)] if shared(workload) else []
+    found, sites = [], sites_of(plan.jobs[job])
+    for piece in pieces(workload, before, after, exchanges):
+        if piece.source == piece.target:
+            continue
+        every = sum(counts[block] for block in piece.part.blocks)
+        payload = kept * element * (every if piece.elements is None else sum(map(len, piece.elements)))
+        streams = part_bytes(payload, element, workload.streams)
+        wire = sum(wire_bytes(each) + plan.host_costs.gloo_bytes for each in streams)
+        for tensor_rank in range(mesh.tp):
+            source, target = (mesh.rank(*seat, tensor_rank) for seat in (piece.source, piece.target))
+            gso = plan.framing.gso_bytes[sites[source - mesh.first_rank]]
+            found.append(MovedWeights(source, target, piece.part, payload, wire, super_packet_bytes(gso)))
     return found
 
 
 def require_movable(workload: Workload, before: Stages, after: Stages, source: str, field: str) -> None:
     """Raises BadInput where a training cannot go on with its stages on these ranks."""
-    shared = workload.parallelism.data > 1 and workload.data_parallel.sharding != "none"
-    if before != after and shared:
+    if before != after and shared(workload) and not workload.model.counts_stages:
         expected = (
-            f"{before}, as before, or data_parallel.sharding: none: of an optimizer that replicas share "
-            f"({workload.data_parallel.sharding}) no replica has all that would move"
+            f"{before}, as before, data_parallel.sharding: none, or a model with stage_parameter_count: where "
+            f"replicas share an optimizer ({workload.data_parallel.sharding}) it says where their shards begin"
         )
         raise BadInput.of(source, field, after, expected)
 
 
-def moving_s(problem: Problem, moved: Sequence[MovedWeights]) -> float:
-    """How long the ranks of all pipelines take to send each other these: word that a receive is posted goes back, then
-    the weights come. Each link on the way carries what comes to it one after the other, and passes on what it has of a
-    message while more of that still comes. Meanwhile what replicas have posted is used up.
+def moving_s(problem: Problem, moved: Sequence[MovedWeights], route_of: Callable[[int, int], Route]) -> float:
+    """How long the ranks of a job take to send each other these: word that a receive is posted goes back, then the
+    weights come, in pieces. Each link on the way carries whole ones, first come, first served. Meanwhile what replicas
+    have posted is used up.
+
+    `route_of` two ranks by their numbers in the plan, to links of the problem.
     """
     coming = list[_OnItsWay]()
-    for number, (pipeline, one) in enumerate(product(problem.pipelines, moved)):
-        there, back = pipeline.route(one.source, one.target), pipeline.route(one.target, one.source)
-        coming += [_OnItsWay(0.0, number, 0.0, problem.notice_bytes, back, (one.wire_bytes, there))] if there else []
+    for number, one in enumerate(moved):
+        if route_of(one.source, one.target):
+            coming.append(_OnItsWay(0.0, number, 0, problem.notice_bytes, route_of(one.target, one.source)))
     free_s, ended_s = defaultdict[int, float](float), _replicas_apart_s(problem)
     while coming:
-        at_s, number, whole_s, size, (index, *further), answer = heappop(coming)
-        link, begins_s = problem.links[index], max(at_s, free_s[index])
-        free_s[index] = max(begins_s + size * link.seconds_per_byte, whole_s)
+        at_s, number, piece, wire_bytes, (index, *further) = heappop(coming)
+        link = problem.links[index]
+        free_s[index] = max(at_s, free_s[index]) + wire_bytes * link.seconds_per_byte
         there_s = free_s[index] + link.delay_s
         if further:
-            heappush(coming, _OnItsWay(begins_s + link.delay_s, number, there_s, size, tuple(further), answer))
-        elif answer is not None:
-            heappush(coming, _OnItsWay(there_s, number, 0.0, *answer, None))
+            heappush(coming, _OnItsWay(there_s, number, piece, wire_bytes, tuple(further)))
+        elif piece == 0:  # word of a receive
+            one = moved[number]
+            route = route_of(one.source, one.target)
+            for place, size in enumerate(_pieces_bytes(one), 1):
+                heappush(coming, _OnItsWay(there_s, number, place, size, route))
         ended_s = max(ended_s, there_s)
     return ended_s
 
 
+def _pieces_bytes(one: MovedWeights) -> list[float]:
+    """Wire bytes of the super-packets of a message, of a long one of several at once."""
+    size = one.piece_bytes * math.ceil(one.wire_bytes / one.piece_bytes / MOST_PIECES)
+    whole = int(one.wire_bytes // size)
+    return [size] * whole + ([one.wire_bytes - whole * size] if one.wire_bytes > whole * size else [])
+
+
 class _OnItsWay(NamedTuple):
-    """A message that comes to a link."""
+    """What comes to a link."""
 
     at_s: float
-    """Its first byte."""
     number: int
-    whole_s: float
-    """When its last byte comes from the link before; 0: there is none."""
+    """Of the message."""
+    piece: int
+    """Which of its pieces, from 1 on; 0: word that its receive is posted."""
     wire_bytes: float
     route: Route
     """This link, and those behind it."""
-    answer: tuple[float, Route] | None
-    """What leaves when it is there, with its bytes and route."""
 
 
 def using_up_s(problem: Problem) -> float:

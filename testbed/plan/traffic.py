@@ -77,14 +77,13 @@ def _with_weights(
     plan: Plan, job: int, moved: Sequence[MovedWeights], route_of: RankRoutes, found: list[float]
 ) -> list[float]:
     """The same with what carries the weights that move."""
-    mesh, workload = plan.jobs[job].mesh, plan.jobs[job].workload
-    for one, replica, tensor_rank in product(moved, range(mesh.dp), range(mesh.tp)):
-        source, target = (mesh.rank(replica, rank, tensor_rank) for rank in (one.source, one.target))
+    workload = plan.jobs[job].workload
+    for one in moved:
         for part in part_bytes(one.payload_bytes, workload.model.element_bytes, workload.streams):
-            there, back = there_and_back(part, *_overheads(plan, route_of, source))
-            for index in route_of(source, target):
+            there, back = there_and_back(part, *_overheads(plan, route_of, one.source))
+            for index in route_of(one.source, one.target):
                 found[index] += there
-            for index in route_of(target, source):
+            for index in route_of(one.target, one.source):
                 found[index] += back
     return found
 

@@ -22,6 +22,7 @@ from testbed.plan.costs import schedule_of
 from testbed.plan.events import at_work, own_phase, phases, swaps, trained
 from testbed.plan.moved_weights import require_movable
 from testbed.plan.plan import Case, Plan
+from testbed.plan.traffic import swap_traffic
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import loads_of, parts_of, ranges_of_training, training_of
 from testbed.planning.training_prediction import PlacedEvent
@@ -285,11 +286,13 @@ class _UnderWay:
         """Have a part go on from the one before it. Raises RunFailed."""
         begun_s = time.monotonic()
         change(self.plan, before.case, part.case)
-        going.swap(_swaps(before, part))
+        going.swap(swapped := _swaps(before, part))
         going.shift({job.number: job.load.start_s for job in part.jobs})
         took_s = time.monotonic() - begun_s
         if self.running.adaptation is not None:
             self.running.adaptation.swapped(took_s)
+        if any(any(swap_traffic(self.plan, before.case, part.case, job)) for job in swapped):
+            time.sleep(start_margin_s(self.plan, part.case))  # notices of receives are still on their way
         return Swap(took_s, self.running.network.carried())
 
     def _announce(self, player: EventPlayer | None, number: int, start_s: float) -> None:

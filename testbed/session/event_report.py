@@ -12,6 +12,7 @@ from testbed.plan import costs
 from testbed.plan.moved_weights import moved_weights, moving_s
 from testbed.plan.network_state import link_costs, network_at
 from testbed.plan.plan import Plan
+from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.timeline import Moment
 from testbed.plan.traffic import swap_traffic
 from testbed.planning.drawn_iterations import rank_changes
@@ -48,7 +49,6 @@ def _weights(plan: Plan, before: TrainedCase, after: TrainedCase) -> dict[str, A
             continue
         assert after.swap is not None
         assert after.case.continues is not None
-        mesh = plan.jobs[number].mesh
         moved = moved_weights(plan, number, was.stage_to_rank, now.stage_to_rank)
         ended = Moment(after.case.continues.after - 1, math.inf)
         problem = costs.problem_of_case(plan, after.case, job=number)
@@ -57,8 +57,8 @@ def _weights(plan: Plan, before: TrainedCase, after: TrainedCase) -> dict[str, A
         counted = after.swap.wire_bytes
         entry = {
             "job": plan.jobs[number].name,
-            "moved_bytes": mesh.tp * mesh.dp * sum(one.payload_bytes for one in moved),
-            "predicted_s": moving_s(replace(problem, links=links), moved),
+            "moved_bytes": sum(one.payload_bytes for one in moved),
+            "predicted_s": moving_s(replace(problem, links=links), moved, RankRoutes(plan, after.case)),
             "took_s": after.swap.took_s,
             "planned_wire_bytes": sum(planned_bytes[: len(counted)]) if counted else sum(planned_bytes),
             "wire_bytes": sum(counted) if counted else None,

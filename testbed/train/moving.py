@@ -1,15 +1,15 @@
-"""Weights on the move between ranks, each with what the optimizer keeps of it: a flat message for each stage's part."""
+"""Weights on the move between ranks, each with what the optimizer keeps of it: the pieces that a plan has of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
-from testbed.plan.moved_weights import StagePart, Stages, stage_parts
-from testbed.spec.model import ModelSpec
+from testbed.pipeline.collectives import Exchange
+from testbed.plan.moved_weights import Seat, Stages, WeightPiece, block_elements, blocks_of, pieces, shared
+from testbed.spec.workload import Workload
 from testbed.train.optimizer import Optimizer
 from testbed.train.shards import Shards
 from testbed.train.stage import Stage
@@ -25,106 +25,134 @@ KEPT = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
 class Trained(NamedTuple):
     """What a rank trains, before or after a move."""
 
+    stage_to_rank: Stages
     stages: Mapping[int, Stage]
+    """Those of this rank."""
     shards: Mapping[int, Shards]
-    """Of the same stages, where there are replicas; each steps all parameters."""
+    """Of the same stages, where there are replicas."""
     optimizer: Optimizer
 
     def make_room(self, names: Sequence[str], steps: torch.Tensor | None) -> None:
-        """Have the optimizer keep these of all parameters, all 0, after so many steps."""
+        """Have the optimizer keep these of all that it steps, all 0, after so many steps."""
         counted = {} if steps is None else {"step": steps}
         for parameter in self.optimizer.parameters:
             kept = {name: torch.zeros_like(parameter) for name in names}
             self.optimizer.state[parameter] = kept | {name: count.clone() for name, count in counted.items()}
 
-    def pieces(self, stage: int, parameters: Sequence[nn.Parameter], names: Sequence[str]) -> list[torch.Tensor]:
-        """Each of these parameters of a stage with what the optimizer keeps of it behind it, flat.
+    def vectors(self, stage: int, elements: range, names: Sequence[str]) -> list[torch.Tensor]:
+        """Some of a stage's parameters, as numbered one after the other, and what the optimizer keeps of them: of each
+        run that it steps at once the parameters, then what is kept of them.
 
-        They are views, but for zeros in the place of what is kept of a parameter that was never stepped.
+        Flat views, but for zeros in the place of what is kept of a parameter that was never stepped.
         """
-        kept = self._kept_by_shard(stage, names) if stage in self.shards else self._kept(stage, names)
-        return [piece for parameter in parameters for piece in (parameter.detach().view(-1), *kept[parameter])]
-
-    def _kept(self, stage: int, names: Sequence[str]) -> dict[nn.Parameter, list[torch.Tensor]]:
-        found = {}
-        for parameter in self.stages[stage].layers.parameters():
-            state = self.optimizer.state.get(parameter, {})
-            found[parameter] = [state.get(name, torch.zeros_like(parameter)).view(-1) for name in names]
+        found = []
+        for begin, stepped in self._stepped(stage):
+            first, behind = max(elements.start - begin, 0), min(elements.stop - begin, stepped.numel())
+            if first < behind:
+                state = self.optimizer.state.get(stepped, {})
+                every = stepped.detach(), *(state.get(name, torch.zeros_like(stepped)) for name in names)
+                found += [vector.view(-1)[first:behind] for vector in every]
         return found
 
-    def _kept_by_shard(self, stage: int, names: Sequence[str]) -> dict[nn.Parameter, list[torch.Tensor]]:
-        """Where all parameters of a stage are stepped as one vector."""
-        (stepped,) = self.shards[stage].stepped
-        state = self.optimizer.state.get(stepped, {})
-        vectors = [state.get(name, torch.zeros_like(stepped)) for name in names]
-        found, begin = {}, 0
+    def _stepped(self, stage: int) -> Iterator[tuple[int, torch.nn.Parameter]]:
+        """What the optimizer steps of a stage, and where in it that begins."""
+        if stage in self.shards:
+            yield from zip(self.shards[stage].begins, self.shards[stage].stepped, strict=True)
+            return
+        begin = 0
         for parameter in self.stages[stage].layers.parameters():
-            behind = begin + parameter.numel()
-            found[parameter] = [vector[begin:behind] for vector in vectors]
-            begin = behind
-        return found
+            yield begin, parameter
+            begin += parameter.numel()
 
 
 class Move:
-    """One pipeline rank's part of a move; `holders` are the ranks of its pipeline.
+    """One rank's part of a move, from what it has trained to what it is to train.
 
-    Make it on every rank, then have each `send` with its old stages, and `finish` with its new ones.
+    Make it on every rank, then have each `post`, and then `finish`.
     """
 
     def __init__(
-        self, spec: ModelSpec, cuts: tuple[Stages, Stages], me: int, holders: Sequence[int], streams: Streams
+        self,
+        workload: Workload,
+        before: Trained,
+        after: Trained,
+        exchanges: Sequence[Exchange],
+        seat: Seat,
+        rank_of: Callable[[Seat], int],
+        streams: Streams,
     ) -> None:
-        """`cuts` are the pipeline ranks of the stages before and after."""
-        self._spec, self._me, self._holders, self._streams = spec, me, holders, streams
-        self._before, self._after = cuts
-        self._parts = list(enumerate(stage_parts(spec, len(self._before), len(self._after)), _FIRST_TAG))
-        self._posted: list[tuple[StagePart, torch.Tensor, Pending]] = []
+        """`exchanges` as in `pieces`; `rank_of` the seats of this tensor rank.
 
-    def post(self, after: Trained, kind: str) -> None:
-        """Post the receives of what comes, for these new stages and an optimizer of this kind."""
-        for tag, part in self._parts:
-            source, target = self._before[part.old], self._after[part.new]
-            if target == self._me != source:
-                parameters = list(self._of(after.stages[part.new], part.new, len(self._after), part))
-                count = sum(parameter.numel() for parameter in parameters) * (1 + len(KEPT[kind]))
-                buffer = torch.empty(count, dtype=parameters[0].dtype)
-                self._posted.append((part, buffer, self._streams.receive(buffer, self._holders[source], tag)))
+        Raises ValueError where shards are not where the model's description has them.
+        """
+        self._workload, self._before, self._after = workload, before, after
+        self._seat, self._rank_of, self._streams = seat, rank_of, streams
+        if shared(workload):
+            for trained in (before, after):
+                _require_counted(workload, trained)
+        every = pieces(workload, before.stage_to_rank, after.stage_to_rank, exchanges)
+        self._pieces = list(enumerate(every, _FIRST_TAG))
+        self._names = KEPT[workload.optimizer.kind]
+        steps = next((state["step"] for state in before.optimizer.state.values() if "step" in state), None)
+        after.make_room(self._names, steps)
+        self._posted: list[tuple[WeightPiece, torch.Tensor, Pending]] = []
 
-    def finish(self, before: Trained, after: Trained, kind: str) -> None:
+    def post(self) -> None:
+        """Post the receives of what comes."""
+        for tag, piece in self._pieces:
+            if piece.target == self._seat != piece.source:
+                places = self._vectors(self._after, piece.part.new, piece)
+                buffer = torch.empty(sum(place.numel() for place in places), dtype=places[0].dtype)
+                self._posted.append((piece, buffer, self._streams.receive(buffer, self._rank_of(piece.source), tag)))
+
+    def finish(self) -> None:
         """Send what goes, keep what stays, and take in what comes.
 
         Raises RuntimeError when a peer is gone.
         """
-        sends, names = [], KEPT[kind]
-        steps = next((state["step"] for state in before.optimizer.state.values() if "step" in state), None)
-        after.make_room(names, steps)
-        for tag, part in self._parts:
-            source, target = self._before[part.old], self._after[part.new]
-            if source != self._me:
+        sends = []
+        for tag, piece in self._pieces:
+            if piece.source != self._seat:
                 continue
-            values = self._packed(before, part, names)
-            if target == self._me:
-                self._unpack(values, after, part, names)
+            values = torch.cat(self._vectors(self._before, piece.part.old, piece))
+            if piece.target == self._seat:
+                self._unpack(values, piece)
             else:
-                sends.append((values, self._streams.send(values, self._holders[target], tag)))
-        for part, buffer, pending in self._posted:
+                sends.append((values, self._streams.send(values, self._rank_of(piece.target), tag)))
+        for piece, buffer, pending in self._posted:
             pending.wait()
-            self._unpack(buffer, after, part, names)
+            self._unpack(buffer, piece)
         for _, sent in sends:
             sent.wait()
 
-    def _of(self, stage: Stage, number: int, n_stages: int, part: StagePart) -> Iterator[nn.Parameter]:
-        """The parameters of a stage, which has that number of so many, that are in a part."""
-        first = self._spec.stage_layers(number, n_stages).start
-        for layer in part.layers:
-            yield from stage.layers[layer - first].parameters()
+    def _vectors(self, trained: Trained, stage: int, piece: WeightPiece) -> list[torch.Tensor]:
+        """What a piece is in a stage before or after, in the same order in both."""
+        numbers = self._workload.model.stage_layers(stage, len(trained.stage_to_rank))
+        layers, within = trained.stages[stage].layers, piece.part.layers
+        ahead, count = (
+            sum(parameter.numel() for number in some for parameter in layers[number - numbers.start].parameters())
+            for some in (range(numbers.start, within.start), within)
+        )
+        whole = (range(count),) if piece.elements is None else piece.elements
+        every = (range(ahead + some.start, ahead + some.stop) for some in whole)
+        return [vector for some in every for vector in trained.vectors(stage, some, self._names)]
 
-    def _packed(self, before: Trained, part: StagePart, names: Sequence[str]) -> torch.Tensor:
-        parameters = list(self._of(before.stages[part.old], part.old, len(self._before), part))
-        return torch.cat(before.pieces(part.old, parameters, names))
+    def _unpack(self, values: torch.Tensor, piece: WeightPiece) -> None:
+        places = self._vectors(self._after, piece.part.new, piece)
+        for place, some in zip(places, torch.split(values, [place.numel() for place in places]), strict=True):
+            place.copy_(some)
 
-    def _unpack(self, values: torch.Tensor, after: Trained, part: StagePart, names: Sequence[str]) -> None:
-        parameters = list(self._of(after.stages[part.new], part.new, len(self._after), part))
-        places = after.pieces(part.new, parameters, names)
-        for place, piece in zip(places, torch.split(values, [place.numel() for place in places]), strict=True):
-            place.copy_(piece)
+
+def _require_counted(workload: Workload, trained: Trained) -> None:
+    """Raises ValueError where a stage has other parameters than the model's description says."""
+    said, spec, n_stages = block_elements(workload), workload.model, len(trained.stage_to_rank)
+    for number, stage in trained.stages.items():
+        first = spec.stage_layers(number, n_stages).start
+        for block in blocks_of(spec, number, n_stages):
+            layers = spec.stage_layers(block, spec.layers)
+            has = sum(p.numel() for layer in layers for p in stage.layers[layer - first].parameters())
+            if has != said[block]:
+                raise ValueError(
+                    f"layers {layers.start} to {layers.stop - 1} have {has} parameters, and stage_parameter_count "
+                    f"says {said[block]}: shards of an optimizer are cut by that where stages move"
+                )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -16,7 +15,7 @@ class Shards:
 
     def __init__(self, parameters: Sequence[nn.Parameter], exchange: Exchange, member: int) -> None:
         """The parameters, and their gradients, become views of the vectors."""
-        self.size = math.ceil(sum(p.numel() for p in parameters) / exchange.n_cells)
+        self.size = exchange.cell_size(sum(p.numel() for p in parameters))
         """Elements of a cell."""
         self.values = torch.zeros(exchange.n_cells * self.size, dtype=parameters[0].dtype)
         self.gradients = torch.zeros_like(self.values)
@@ -35,7 +34,9 @@ class Shards:
         """Whether each replica steps its own shards only (ZeRO-1), and the others bring what they step."""
         stepped = own if self.sharded else ((0, exchange.n_cells),)
         self.stepped = [nn.Parameter(self.of(self.values, cells)) for cells in stepped]
-        """What the optimizer steps here."""
+        """What the optimizer steps here ..."""
+        self.begins = [self.size * first for first, _ in stepped]
+        """... and where in the vectors each of that begins."""
         for parameter, cells in zip(self.stepped, stepped, strict=True):
             parameter.grad = self.of(self.gradients, cells)
 

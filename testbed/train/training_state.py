@@ -15,9 +15,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from testbed.pipeline.collectives import Exchange
 from testbed.pipeline.ir import Action, Kind
 from testbed.plan.exchange import exchange_of
-from testbed.plan.moved_weights import Stages
+from testbed.plan.moved_weights import Seat, Stages
 from testbed.train import batches
 from testbed.train.assignment import AFTER_STEP, GRADIENT, IN_USE, Fingerprint, TrainingTask, last_compared
 from testbed.train.batches import Cut
@@ -55,7 +56,7 @@ class TrainingState:
 
     What exchanges weights, gradients and activations with the other ranks of the same stages (`replicas`, `peers`)
     belongs to it, receives posted ahead included: it depends on where stages are, and on nothing else of a schedule.
-    Stages can move to other ranks, but where replicas share an optimizer.
+    Stages can move to other ranks.
     """
 
     def __init__(
@@ -104,19 +105,29 @@ class TrainingState:
         What replicas have posted for the next iteration is used up, and posted anew. Raises RuntimeError when a rank
         is gone.
         """
-        kind, me, replicas = self.workload.optimizer.kind, self.pipeline_rank, self.replicas
-        moving = Move(self.workload.model, (self.stage_to_rank, stage_to_rank), me, self.pipeline, self.streams)
-        before = Trained(self.stages, self.shards, self.optimizer)
+        mesh, replicas = self.task.mesh, self.replicas
+        before = Trained(self.stage_to_rank, self.stages, self.shards, self.optimizer)
         self.stage_to_rank, self.n_stages = stage_to_rank, len(stage_to_rank)
         self.stages = self._stages()
         self._share_with_replicas()
         self.optimizer = self._optimizer()
-        after = Trained(self.stages, self.shards, self.optimizer)
-        moving.post(after, kind)
+        after = Trained(self.stage_to_rank, self.stages, self.shards, self.optimizer)
+        exchanges = [self._exchange(rank) for rank in range(mesh.pp)] if mesh.dp > 1 else []
+        seat = Seat(self.replica, self.pipeline_rank)
+        moving = Move(
+            self.workload,
+            before,
+            after,
+            exchanges,
+            seat,
+            lambda seat: mesh.rank(*seat, self.tensor_rank),
+            self.streams,
+        )
+        moving.post()
         under_way = meanwhile()
         if replicas is not None:
             under_way += replicas.use_up()
-        moving.finish(before, after, kind)
+        moving.finish()
         await_all(under_way)
         if replicas is not None and self.replicas is not None:
             replicas.close()
@@ -149,8 +160,7 @@ class TrainingState:
         """Have vectors for every stage, where there are replicas."""
         if self.task.mesh.dp == 1:
             return
-        ranks = self.task.mesh.counterparts(self.pipeline_rank, self.tensor_rank)
-        exchange = exchange_of(self.workload, [self.task.site(rank) for rank in ranks])
+        exchange = self._exchange(self.pipeline_rank)
         self.shards = {}
         for index, stage in self.stages.items():
             self.shards[index] = Shards(list(stage.layers.parameters()), exchange, self.replica)
@@ -163,8 +173,14 @@ class TrainingState:
                     f"{exchange.n_cells * elements}: let the model's stage_parameter_count say it, or raise "
                     "data_parallel.parameters"
                 )
+        ranks = self.task.mesh.counterparts(self.pipeline_rank, self.tensor_rank)
         gloo = self._groups.of(ranks) if self.workload.data_parallel.collective.by_gloo else None
         self.replicas = Replicas(self.shards, exchange, Membership(self.replica, ranks, self.streams), elements, gloo)
+
+    def _exchange(self, pipeline_rank: int) -> Exchange:
+        """What the replicas of that one's stages do."""
+        ranks = self.task.mesh.counterparts(pipeline_rank, self.tensor_rank)
+        return exchange_of(self.workload, [self.task.site(rank) for rank in ranks])
 
     def cut_into(self, microbatches: int) -> None:
         """Have the batches from the next one on in so many microbatches, of as many samples in all."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from local_workers import TOLERANCE, require_equally_trained, scheduled, trained, workers
 
-from testbed.errors import BadInput
 from testbed.judge.execution import executed_rows, planned_rows
 from testbed.judge.iterations import trace
+from testbed.plan.exchange import exchange_at
 from testbed.plan.microbatches import resized
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import make_plan
@@ -38,6 +38,18 @@ MESHES = {
         "{pipeline: 2, data: 2}",
         "[a/0, b/0]",
         "{sharding: none, replicas: [[a/1, b/1]]}",
+        SGD,
+    ),
+    "two in two levels": (
+        "{pipeline: 2, data: 2}",
+        "[a/0, b/0]",
+        "{algorithm: hierarchical, chunks: 3, replicas: [[b/1, b/2]]}",
+        SGD,
+    ),
+    "three in two levels": (
+        "{pipeline: 2, data: 3}",
+        "[a/0, b/0]",
+        "{algorithm: hierarchical, chunks: 2, replicas: [[a/1, a/2], [b/1, a/3]]}",
         SGD,
     ),
     "two tensor ranks": ("{pipeline: 2, tensor: 2}", "[a/0, a/1, b/0, b/1]", "{}", ADAMW),
@@ -142,6 +154,9 @@ def test_training_goes_on_with_other_microbatches(
         ("two tensor ranks", "early", 5, ("1f1b", "zb-v", "interleaved-1f1b"), ADAMW),
         ("two whole replicas", "early", 7, ("1f1b", "zb-v", "interleaved-1f1b"), SGD),
         ("two whole replicas", "late", 8, ("zb-v", "1f1b", "zb-v"), SGD),
+        ("two replicas", "early", 8, ("1f1b", "zb-v", "1f1b"), SGD),
+        ("two replicas", "late", 7, ("zb-v", "interleaved-1f1b", "zb-h1"), SGD),
+        ("two in two levels", "early", 9, ("interleaved-1f1b", "1f1b", "zb-v"), SGD),
     ],
 )
 def test_training_goes_on_where_its_stages_have_moved(
@@ -161,18 +176,23 @@ def test_training_goes_on_where_its_stages_have_moved(
     )
 
 
+def test_shards_move_where_ranks_have_theirs_in_another_order(tmp_path: Path) -> None:
+    """Two of the three are in one datacenter, of the second rank other two than of the first: so are their cells."""
+    model = "{layers: 7, d_model: 16, heads: 2, sequence: 8, dtype: float64}"
+    plan = plan_of("three in two levels", "early", tmp_path, model=model)
+    owners = [exchange_at(plan.jobs[0], rank).shards for rank in range(2)]
+    assert owners[0] != owners[1]
+    with workers(plan.jobs[0].mesh.size, tmp_path, PATIENCE) as loop:
+        swaps = {1: scheduled(plan, "interleaved-1f1b"), 2: scheduled(plan, "1f1b")}
+        got = trained(loop, scheduled(plan, "zb-v"), ITERATIONS, PATIENCE, swaps)
+    require_equally_trained(
+        got, train_reference(plan.jobs[0].workload, load_corpus(), ITERATIONS), TOLERANCE["float64"]
+    )
+
+
 def test_stages_move_while_the_batch_is_cut_anew(loop: Loop, tmp_path: Path) -> None:
     plan = plan_of("four stages", "early", tmp_path, microbatch_size="3", optimizer=SGD)
     (job,) = plan.jobs
     cut = replace(plan, jobs=(replace(job, workload=resized(job.workload, 6)),))
     got = trained(loop, scheduled(plan, "1f1b"), ITERATIONS, PATIENCE, {2: scheduled(cut, "zb-v")})
     require_equally_trained(got, train_reference(job.workload, load_corpus(), ITERATIONS), TOLERANCE["float64"])
-
-
-def test_what_replicas_share_does_not_move(loop: Loop, references: dict[str, Reference], tmp_path: Path) -> None:
-    plan = plan_of("two replicas", "early", tmp_path)
-    with pytest.raises(BadInput, match=r"zb-v: stages: .*expected \(0, 1\), as before, or .*sharding: none"):
-        trained(loop, scheduled(plan, "1f1b"), 3, PATIENCE, {1: scheduled(plan, "zb-v")})
-    # its workers wait between two rounds: they can begin another training
-    got = trained(loop, scheduled(plan, "1f1b"), 1, PATIENCE)
-    assert got.losses == pytest.approx(references["two replicas"].losses[:1], rel=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,16 +23,29 @@ from testbed.errors import BadInput
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import PipelineRoutes
 from testbed.plan import costs
-from testbed.plan.moved_weights import MovedWeights, moved_weights, moving_s, stage_parts
+from testbed.plan.exchange import exchange_of
+from testbed.plan.moved_weights import (
+    MovedWeights,
+    Seat,
+    block_elements,
+    blocks_of,
+    moved_weights,
+    moving_s,
+    pieces,
+    stage_parts,
+)
 from testbed.plan.plan import Plan
+from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.traffic import swap_traffic
 from testbed.planning.resolve import load_plan, with_cases
 from testbed.planning.schedules import choose, make
+from testbed.spec import load_workload
 
 ROOT = Path(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
 LINEAR, WAVE, LOOP = (0, 1, 2, 3), (0, 1, 2, 3, 3, 2, 1, 0), (0, 1, 2, 3, 0, 1, 2, 3)
 LINK = "paris--warsaw"
+PIECE = 100.0
 NOTICE = 1e-3
 """Word of a receive has a few bytes itself."""
 
@@ -81,17 +95,94 @@ def test_a_link_carries_one_after_the_other_and_word_of_receives_comes_first() -
     (part, *_) = stage_parts(plan.jobs[0].workload.model, 4, 8)
 
     def one(source: int, target: int, size: float) -> MovedWeights:
-        return MovedWeights(source, target, part, int(size), size)
+        return MovedWeights(source, target, part, int(size), size, PIECE)
 
-    assert moving_s(problem, []) == 0
-    assert moving_s(problem, [one(0, 1, 1e9)]) == 0, "inside a datacenter nothing is on its way"
-    assert moving_s(problem, [one(0, 2, 1e6)]) == pytest.approx(2 * 0.0102 + 8e-3, rel=NOTICE)
-    assert moving_s(problem, [one(0, 2, 1e6), one(1, 3, 2e6)]) == pytest.approx(2 * 0.0102 + 24e-3, rel=NOTICE), (
-        "they share it"
-    )
-    assert moving_s(problem, [one(0, 2, 1e6), one(3, 1, 2e6)]) == pytest.approx(2 * 0.0102 + 16e-3, rel=NOTICE), (
-        "not both ways"
-    )
+    assert moving_s(problem, [], problem.route) == 0
+    assert moving_s(problem, [one(0, 1, 1e9)], problem.route) == 0, "inside a datacenter nothing is on its way"
+    assert moving_s(problem, [one(0, 2, 1e6)], problem.route) == pytest.approx(2 * 0.0102 + 8e-3, rel=NOTICE)
+    assert moving_s(problem, [one(0, 2, 1e6), one(1, 3, 2e6)], problem.route) == pytest.approx(
+        2 * 0.0102 + 24e-3, rel=NOTICE
+    ), "they share it"
+    assert moving_s(problem, [one(0, 2, 1e6), one(3, 1, 2e6)], problem.route) == pytest.approx(
+        2 * 0.0102 + 16e-3, rel=NOTICE
+    ), "not both ways"
+
+
+ZERO_1 = [
+    (2, 2, "ring", 7, ((0, 1), (0, 1, 1, 0))),
+    (2, 2, "direct", 5, ((0, 1, 0, 1), (0, 1, 1, 0))),
+    (3, 2, "hierarchical", 9, ((0, 1, 1, 0), (0, 1))),
+    (3, 3, "hierarchical", 8, ((0, 1, 2), (0, 1, 2, 2, 1, 0))),
+    (4, 2, "hierarchical", 6, ((1, 0), (0, 1, 0, 1))),
+    (2, 2, "ring", 8, ((0, 1), (1, 0))),
+]
+"""Replicas, ranks, how they reduce, layers, and where stages are before and after."""
+
+
+@pytest.mark.parametrize(("replicas", "ranks", "algorithm", "layers", "cuts"), ZERO_1)
+def test_every_shard_goes_from_who_steps_it_to_who_steps_it_then(
+    replicas: int, ranks: int, algorithm: str, layers: int, cuts: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    """By playing it: vectors of all stages hold numbers of parameters, who has which cells is the exchange's."""
+    draw = random.Random(f"{replicas} {algorithm} {layers}")
+    sites = [[draw.choice("abc") for _ in range(ranks)] for _ in range(replicas)]
+    settings = {
+        "parallelism": f"{{pipeline: {ranks}, data: {replicas}}}",
+        "data_parallel": f"{{algorithm: {algorithm}}}",
+        "model.layers": str(layers),
+        "model.d_model": "20",
+    }
+    workload = load_workload(PP4, settings)
+    exchanges = [exchange_of(workload, [of[rank] for of in sites]) for rank in range(ranks)]
+    spec, counts = workload.model, block_elements(workload)
+    assert sum(counts) == spec.parameter_count()
+    begins = [sum(counts[:block]) for block in range(layers + 1)]
+
+    def shards(stages: tuple[int, ...]) -> dict[int, tuple[Seat, int]]:
+        """Of every parameter of the model, who steps it, and its place in the stage."""
+        found = dict[int, tuple[Seat, int]]()
+        for stage, rank in enumerate(stages):
+            blocks = blocks_of(spec, stage, len(stages))
+            whole = range(begins[blocks.start], begins[blocks.stop])
+            size = -(-len(whole) // exchanges[rank].n_cells)
+            for replica, cells in enumerate(exchanges[rank].shards):
+                for first, behind in cells:
+                    mine = whole[size * first : size * behind]
+                    found |= {number: (Seat(replica, rank), number - whole.start) for number in mine}
+        return found
+
+    before, after = map(shards, cuts)
+    assert before.keys() == after.keys() == set(range(begins[-1])), "each is one replica's"
+    moved: dict[int, tuple[Seat, Seat]] = {}
+    for piece in pieces(workload, *cuts, exchanges):
+        assert piece.elements
+        start = begins[piece.part.blocks.start]
+        for run in piece.elements:
+            assert moved.keys().isdisjoint(range(start + run.start, start + run.stop))
+            moved |= {start + number: (piece.source, piece.target) for number in run}
+            # one run of what is stepped at once, at both ends: parameters, then what is kept of all of them
+            for stepped in (before, after):
+                places = [stepped[start + number] for number in run]
+                assert {seat for seat, _ in places} == {places[0][0]}
+                assert [place for _, place in places] == list(range(places[0][1], places[0][1] + len(run)))
+    assert moved == {number: (before[number][0], after[number][0]) for number in before}
+
+
+def test_what_replicas_share_is_sent_once(tmp_path: Path) -> None:
+    """All replicas together send no more than one that has all; tensor ranks send their own."""
+    tensor = "parallelism={pipeline: 2, data: 2, tensor: 2}", "placement=[a/0,a/1,b/0,b/1]"
+    (tmp_path / "far.yaml").write_text(FAR.replace("nodes: 2", "nodes: 4"))
+    totals = {}
+    for sharding in ("none", "zero-1"):
+        replicas = f"data_parallel={{sharding: {sharding}, replicas: [[c/1,c/0,a/2,a/3]]}}"
+        plan = load_plan(tmp_path / "far.yaml", PP4, settings=["memory=8", *tensor, replicas])
+        for stages in ((0, 1, 1, 0), (1, 0)):
+            moved = moved_weights(plan, 0, (0, 1), stages)
+            assert all(one.source != one.target and one.source % 2 == one.target % 2 for one in moved)
+            totals[sharding, stages] = sum(one.payload_bytes for one in moved)
+    whole, cut = totals["none", (1, 0)], totals["none", (0, 1, 1, 0)]
+    assert 2 * totals["zero-1", (1, 0)] == whole, "every shard goes to its like"
+    assert cut / 2 < totals["zero-1", (0, 1, 1, 0)] <= whole / 2, "shards of smaller stages are others"
 
 
 FAR = """
@@ -121,11 +212,28 @@ def test_word_of_a_receive_waits_behind_weights_and_links_pass_on_what_they_have
         links=tuple(LinkCost(delay_s, 8e-9) for delay_s in (2e-3, 3e-3, 5e-3, 7e-3)),
         pipelines=(PipelineRoutes({(0, 2): (0, 1), (2, 0): (2, 3), (1, 0): (3,), (0, 1): (0,)}),),
     )
-    alone = [MovedWeights(0, 2, part, 10**6, 1e6)]
-    assert moving_s(problem, alone) == pytest.approx(12e-3 + 5e-3 + 8e-3, rel=NOTICE), "once over two equal links"
-    both = [*alone, MovedWeights(1, 0, part, 10**6, 1e6)]
+    alone = [MovedWeights(0, 2, part, 10**6, 1e6, PIECE)]
+    assert moving_s(problem, alone, problem.route) == pytest.approx(12e-3 + 5e-3 + 8e-3, rel=2e-3), (
+        "once over two equal links"
+    )
+    both = [*alone, MovedWeights(1, 0, part, 10**6, 1e6, PIECE)]
+    in_pieces = [alone[0]._replace(piece_bytes=3e5)]
+    assert moving_s(problem, in_pieces, problem.route) == pytest.approx(12e-3 + 5e-3 + 8e-3 + 2.4e-3, rel=NOTICE), (
+        "whole"
+    )
+    faster = replace(problem, links=(*problem.links[:1], LinkCost(3e-3, 1e-9), *problem.links[2:]))
+    last = moving_s(faster, in_pieces, problem.route)
+    assert last == pytest.approx(12e-3 + 5e-3 + 8e-3 + 1e-4, rel=NOTICE), "its last piece is the shortest"
+    cards = replace(
+        problem,
+        links=(LinkCost(0.0, 12e-9), LinkCost(0.0, 12e-9), LinkCost(0.0, 8e-9), LinkCost(0.0, 8e-9)),
+        pipelines=(PipelineRoutes({(0, 2): (0, 2), (1, 3): (1, 2), (2, 0): (3,), (3, 1): (3,)}),),
+    )
+    two = [MovedWeights(source, source + 2, part, 10**6, 1e6, 1e4) for source in (0, 1)]
+    shared_s = moving_s(cards, two, cards.route)
+    assert shared_s == pytest.approx(16e-3 + 1.2e-4, rel=2e-3), "two cards keep a faster link busy between them"
     # word from a is with b after 2 ms, which sends until 10 ms: then word from c goes on, which came after 5 ms
-    assert moving_s(problem, both) == pytest.approx(10e-3 + 7e-3 + 5e-3 + 8e-3, rel=NOTICE)
+    assert moving_s(problem, both, problem.route) == pytest.approx(10e-3 + 7e-3 + 5e-3 + 8e-3, rel=2e-3)
 
 
 def test_replicas_far_from_each_other_take_at_least_as_long_as_that_is(tmp_path: Path) -> None:
@@ -134,9 +242,11 @@ def test_replicas_far_from_each_other_take_at_least_as_long_as_that_is(tmp_path:
     moved = moved_weights(plan, 0, (0, 1), (0, 1, 1, 0))
     one_way = max(sum(one.wire_bytes for one in moved if one.source == source) for source in (0, 1)) * 8e-9
     assert 0 < one_way < 0.03
-    assert moving_s(problem, moved) == pytest.approx(43e-3), "longer than both round trips and the weights"
+    assert moving_s(problem, moved, RankRoutes(plan, plan.cases[1])) == pytest.approx(43e-3), (
+        "longer than both round trips and the weights"
+    )
     slow = replace(problem, links=tuple(link._replace(seconds_per_byte=8e-8) for link in problem.links))
-    assert moving_s(slow, moved) == pytest.approx(2 * 3e-3 + 10 * one_way, rel=NOTICE)
+    assert moving_s(slow, moved, RankRoutes(plan, plan.cases[1])) == pytest.approx(2 * 3e-3 + 10 * one_way, rel=NOTICE)
 
 
 def test_what_replicas_have_posted_is_used_up_and_posted_anew_where_stages_move(tmp_path: Path) -> None:
@@ -181,9 +291,25 @@ def test_schedules_with_stages_elsewhere_are_candidates_if_they_may_move(job: Ad
     labels = [recipe.label for recipe in job.recipes]
     assert labels[:3] == ["zb-h1", "zb-v", "interleaved-1f1b"]
     assert {setting.stages for setting in job.settings} == {LINEAR, WAVE, LOOP}
-    plan = load_plan(LONGHAUL, PP4, settings=["parallelism={pipeline: 2, data: 2}"])
-    with pytest.raises(BadInput, match=r"--vary: zb-v: .*sharding: none: .*share \(zero-1\)"):
-        adaptable_job(plan, choose(plan, ["1f1b", "zb-v"]), MayChange(stages=True))
+    shared = load_plan(LONGHAUL, PP4, settings=["parallelism={pipeline: 2, data: 2}"])
+    assert len(adaptable_job(shared, choose(shared, ["1f1b", "zb-v"]), MayChange(stages=True)).settings) == 2
+
+
+def test_shards_of_a_model_that_does_not_say_what_its_stages_have_stay(tmp_path: Path) -> None:
+    """Where a rank's shard ends in a stage that it has not is known by that alone."""
+    text = (ROOT / "examples/my_model.py").read_text(encoding="utf-8")
+    (tmp_path / "guessing.py").write_text(text.replace("def stage_parameter_count(", "def unsaid("))
+    parallel = "parallelism={pipeline: 2, data: 2}"
+
+    def job(model: Path, *settings: str) -> AdaptableJob:
+        of_model = f"model={{kind: {model}:Mlp, layers: 6}}"
+        plan = load_plan(LONGHAUL, PP4, settings=["memory=8", parallel, of_model, *settings])
+        return adaptable_job(plan, choose(plan, ["1f1b", "zb-v"]), MayChange(stages=True))
+
+    assert len(job(ROOT / "examples/my_model.py").settings) == 2
+    assert len(job(tmp_path / "guessing.py", "data_parallel.sharding=none").settings) == 2
+    with pytest.raises(BadInput, match=r"--vary: zb-v: .*sharding: none, or a model with stage_parameter_count"):
+        job(tmp_path / "guessing.py")
 
 
 def test_stages_elsewhere_are_no_other_links_or_ranks(job: AdaptableJob) -> None:
@@ -200,6 +326,26 @@ def test_stages_elsewhere_are_no_other_links_or_ranks(job: AdaptableJob) -> None
         step = adapting.after(iteration, seen)
         assert step.learnt == ((), ()), iteration
         assert step.stays_s == pytest.approx(seen.iteration_s, rel=0.05)
+
+
+def test_one_rank_that_sends_nothing_has_its_stages_cut_anew() -> None:
+    """As a single stage it has no messages, of which another cut could have longer ones."""
+    settings = ["memory=8", "parallelism={pipeline: 1, data: 2}", "placement=[paris/0]"]
+    plan = load_plan(LONGHAUL, PP4, settings=settings)
+    job = adaptable_job(plan, choose(plan, ["1f1b", "looped-bfs"]), MayChange(stages=True))
+    assert [setting.stages for setting in job.settings] == [(0,), (0, 0)]
+
+    def decide(outlook: controller.Outlook) -> object:
+        return next(each for each in outlook.prospects if each.label == "looped-bfs")
+
+    world, adapting = OneJobsWorld(job, [], AS_PACED), adapting_job(job, decide, 0.0, "1f1b")  # type: ignore[arg-type]
+    for iteration in range(3):
+        running = adapting.running
+        assert running.label == ("looped-bfs" if iteration else "1f1b")
+        seen = sighting(world.trace(running, iteration), job.ranks, world.probes_s(iteration, running.setting))
+        step = adapting.after(iteration, seen)
+        assert step.learnt == ((), ()), iteration
+        assert step.stays_s == pytest.approx(seen.iteration_s, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +383,50 @@ def test_what_weights_take_to_move_is_part_of_what_they_have_to_bring() -> None:
     first = swaps[0][0]
     found = rehearse(small, [], 12, controller.choose("ski-rental"), swap_s=0.02, begin="zb-h1")
     paid_s = found.rows[first].adapted_s - found.rows[first + 1].adapted_s
-    moved = moved_weights(small.plan, 0, LINEAR, WAVE)
-    assert paid_s == pytest.approx(0.02 + moving_s(small.recipes[1].problem, moved))
+    moved, wave = moved_weights(small.plan, 0, LINEAR, WAVE), small.recipes[1]
+    assert paid_s == pytest.approx(
+        0.02 + moving_s(wave.problem, moved, small.routes_between(small.plan, wave.setting, wave.problem))
+    )
     assert found.rows[first - 1].step.swap_s == pytest.approx(paid_s), "as it believed"
+
+
+BETWEEN = """
+name: between
+datacenters: {a: {nodes: 2}, b: {nodes: 2}}
+links:
+  - {name: north, between: [a, b], delay: 3 ms, rate: 1 Gbit/s}
+  - {name: south, between: [a, b], delay: 9 ms, rate: 1 Gbit/s}
+"""
+
+
+def test_what_goes_between_replicas_takes_the_routes_of_pipelines(tmp_path: Path) -> None:
+    """Also where no message of an iteration goes: from the first rank of one to the second of the other."""
+    (tmp_path / "between.yaml").write_text(BETWEEN)
+    replicas = "placement=[a/0,b/0]", "data_parallel={replicas: [[a/1,b/1]]}"
+    plan = load_plan(
+        tmp_path / "between.yaml", PP4, settings=["memory=8", "parallelism={pipeline: 2, data: 2}", *replicas]
+    )
+    job = adaptable_job(plan, choose(plan, ["1f1b", "zb-v"]), MayChange(routes=2, stages=True))
+    costs_s = {}
+    for setting, recipe in job.settings.items():
+        route_of = job.routes_between(plan, setting, recipe.problem)
+        assert route_of(0, 3) == route_of(2, 1) == recipe.problem.route(0, 1)
+        assert route_of(1, 2) == recipe.problem.route(1, 0)
+        assert route_of(0, 2) == (), "inside a datacenter"
+        moved = moved_weights(plan, 0, LINEAR[:2], (0, 1, 1, 0))
+        assert (3, 0) in {(one.source, one.target) for one in moved}
+        costs_s[setting.stages, route_of(0, 3)] = moving_s(recipe.problem, moved, route_of)
+    near, far = (costs_s[(0, 1, 1, 0), (route,)] for route in (0, 2))
+    assert far - near == pytest.approx(2 * 6e-3, rel=NOTICE), "there and back"
+    recipe = job.recipes[0]
+    own = replace(
+        recipe.problem,
+        links=(*recipe.problem.links, LinkCost(70e-3, 8e-9)),
+        pipelines=tuple(
+            each._replace(routes={**each.routes, (0, 1): (len(recipe.problem.links),)})
+            for each in recipe.problem.pipelines
+        ),
+    )
+    route_of = job.routes_between(plan, recipe.setting, own)
+    assert route_of(0, 3) == route_of(2, 1) == own.route(0, 1) != recipe.problem.route(0, 1), "as it is believed to be"
+    assert route_of(3, 0) == recipe.problem.route(1, 0)

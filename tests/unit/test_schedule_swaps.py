@@ -90,15 +90,21 @@ def test_stages_move_to_other_ranks(tmp_path: Path) -> None:
     assert file.from_json(file.to_json(swapped), "plan.json") == swapped
 
 
-def test_what_replicas_share_of_an_optimizer_stays(tmp_path: Path) -> None:
+def test_what_replicas_share_of_an_optimizer_moves_if_the_model_says_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "ring.yaml").write_text(RING)
-    plan = load_plan(
-        tmp_path / "ring.yaml", ROOT / f"workloads/{JOB}.yaml", settings=["parallelism={pipeline: 2, data: 2}"]
-    )
-    chosen = choose(plan, ["1f1b", "zb-v"])
-    plan = with_cases(plan, chosen, make(plan, chosen).made)
-    with pytest.raises(BadInput, match=r"--swap: zb-v: .*sharding: none: .*replicas share"):
-        swapping(plan, swap("zb-v", 2))
+    text = (ROOT / "examples/my_model.py").read_text(encoding="utf-8")
+    (tmp_path / "guessing.py").write_text(text.replace("def stage_parameter_count(", "def unsaid("))
+    parallel, guessing = "parallelism={pipeline: 2, data: 2}", f"model={{kind: {tmp_path}/guessing.py:Mlp, layers: 4}}"
+    for settings in ([parallel], [parallel, guessing]):
+        plan = load_plan(tmp_path / "ring.yaml", ROOT / f"workloads/{JOB}.yaml", settings=settings)
+        chosen = choose(plan, ["1f1b", "zb-v"])
+        plan = with_cases(plan, chosen, make(plan, chosen).made)
+        if guessing not in settings:
+            swapped = swapping(plan, swap("zb-v", 2))
+            assert file.from_json(file.to_json(swapped), "plan.json") == swapped
+            continue
+        with pytest.raises(BadInput, match=r"--swap: zb-v: .*or a model with stage_parameter_count: .*\(zero-1\)"):
+            swapping(plan, swap("zb-v", 2))
 
 
 def test_a_file_that_trains_something_else_is_refused(tmp_path: Path) -> None:

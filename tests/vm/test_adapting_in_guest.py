@@ -51,13 +51,15 @@ MOVED = (
 """A route that is left, and recovers: only who looks at it comes back."""
 
 
-WHOLE_REPLICAS = ("parallelism={data: 2, pipeline: 2}", "data_parallel.sharding=none", "memory=6", "microbatches=5")
+REPLICAS = ("parallelism={data: 2, pipeline: 2}", "memory=6", "microbatches=5")
 LARGER = ("warmup=1", "iterations=8", "model.d_model=128", "model.sequence=8")
 STAGES = (
-    *(word for setting in (*WHOLE_REPLICAS, *LARGER) for word in ("--set", setting)),
+    *(word for setting in (*REPLICAS, *LARGER) for word in ("--set", setting)),
     *("--schedule", "1f1b", "--schedule", "zb-v", "--adapt", "ski-rental", "--vary", "stages"),
     *("--event", "link paris--warsaw rate 700 Mbit/s at iteration 1"),
 )
+SHARDINGS = {"stages": "none", "shards": "zero-1"}
+"""Of jobs whose stages move: each replica's own optimizer, or one that they share."""
 
 
 def asked(place: Path) -> dict[str, Asked]:
@@ -69,11 +71,13 @@ def asked(place: Path) -> dict[str, Asked]:
         for name, axis in {"replicas": "data", "tensor": "tensor"}.items()
     }
     more["cut"] = planned(place, "two-dc-longhaul", "tiny-gpt-pp4", *CUT)
-    more["stages"] = planned(place, "two-dc-longhaul", "tiny-gpt-pp4", *STAGES)
+    for name, sharding in SHARDINGS.items():
+        shared = "--set", f"data_parallel.sharding={sharding}"
+        more[name] = planned(place, "two-dc-longhaul", "tiny-gpt-pp4", *STAGES, *shared)
     (place / "two-links.yaml").write_text(TWO_LINKS)
     more["moved"] = planned(place, place / "two-links.yaml", "tiny-gpt-pp4", *MOVED)
     return {"adapting": Asked(plan, "relay")} | {
-        name: Asked(plan, "relay", light=name != "stages") for name, plan in more.items()
+        name: Asked(plan, "relay", light=name not in SHARDINGS) for name, plan in more.items()
     }
 
 
@@ -155,7 +159,7 @@ def test_replicas_and_tensor_ranks_adapt(measured: Mapping[str, Measured], name:
         assert abs(row["error"]) <= MODEL_SHARE.value
 
 
-@pytest.mark.parametrize("name", ["cut", "moved", "stages"])
+@pytest.mark.parametrize("name", ["cut", "moved", *SHARDINGS])
 def test_what_else_it_changes_is_predicted_and_numbers_are_one_processs(
     measured: Mapping[str, Measured], name: str
 ) -> None:
@@ -222,8 +226,9 @@ def test_what_a_swap_took_is_measured_and_believed_of_the_next(
     assert all(0 < row["probing_s"] < row["idle_s"] for row in adaptation["iterations"][:-1])
 
 
-def test_weights_that_move_take_what_is_predicted_and_are_counted(measured: Mapping[str, Measured]) -> None:
-    document = measured["stages"].document
+@pytest.mark.parametrize("name", SHARDINGS)
+def test_weights_that_move_take_what_is_predicted_and_are_counted(measured: Mapping[str, Measured], name: str) -> None:
+    document = measured[name].document
     (weights, *_) = [entry for event in document["events"] for entry in event.get("weights", ())]
     assert weights["moved_bytes"] > 1e6, "of the model that was asked for"
     assert weights["took_s"] == pytest.approx(weights["predicted_s"], rel=0.02)
