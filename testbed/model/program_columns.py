@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from testbed.model.ack_queues import QueuesOfLinks
 from testbed.model.frames import Frame
 from testbed.model.network import Floats, Ints
 from testbed.model.program import NONE, Program
@@ -62,7 +63,8 @@ class ProgramColumns:
         self.n_links, self.changing = n_links, changing
         self.routes: dict[Route, int] = {}
         self.answered: dict[tuple[Route, Route], int] = {}
-        """(route, route back of one link) -> how many messages and pieces are acknowledged over it."""
+        """(route, route back) -> how many messages and pieces are acknowledged over it; over several links how many
+        times."""
         self.groups: list[Group] = []
         self.n_messages = 0
         self.named: list[np.ndarray[tuple[int], np.dtype[np.void]]] = []
@@ -106,9 +108,11 @@ class ProgramColumns:
         frame = group.frame
         for route in (frame.route, frame.back):
             self.routes.setdefault(route, len(self.routes))
-        if frame.acks and len(frame.back) == 1:
-            there_and_back = frame.route, frame.back
-            self.answered[there_and_back] = self.answered.get(there_and_back, 0) + group.size * max(1, frame.pieces)
+        if frame.acks:
+            there_and_back, rows = (frame.route, frame.back), max(1, frame.pieces)
+            if len(frame.back) > 1:
+                rows = frame.acks
+            self.answered[there_and_back] = self.answered.get(there_and_back, 0) + group.size * rows
         self.groups.append(group)
         self.n_messages += group.size
 
@@ -262,41 +266,15 @@ class ProgramColumns:
         for stream in streams:
             self.routes.setdefault(stream.route, len(self.routes))
         frames, routes = [group.frame for group in self.groups], list(self.routes)
-        answered = [(link, there, NONE) for there, (link,) in self.answered]
-        waiting = [
-            (stream.route[0], (), number)
-            for number, stream in enumerate(streams)
-            if len(stream.route) == 1 and self.changing.isdisjoint(stream.route)
-        ]
-        # numbered link by link; a stream is a queue that is never empty
-        queues = sorted([*answered, *waiting])
-        queue_of: dict[tuple[Route, Route], int] = {
-            (there, (link,)): number for number, (link, there, stream) in enumerate(queues) if stream == NONE
-        }
-        stream_queues = {stream: number for number, (_, _, stream) in enumerate(queues) if stream != NONE}
-        queue_link = np.array([link for link, _, _ in queues], np.int64)
-        ack_queues = [
-            queue_of.get((frame.route, frame.back), NONE)
-            if self.changing.isdisjoint(frame.route + frame.back)
-            else NONE
-            for frame in frames
-        ]
+        queues = QueuesOfLinks(self.answered, streams, self.changing, in_parts=bool(self.parts))
         return {
             "route": _of_groups(counts, [self.routes[frame.route] for frame in frames], np.int64),
             "route_start": _starts([len(route) for route in routes]),
             "route_links": np.array([link for route in routes for link in route], dtype=np.int64),
             "back": _of_groups(counts, [self.routes[frame.back] for frame in frames], np.int64),
-            "ack_queue": _of_groups(counts, ack_queues, np.int64),
-            "queue_start": _starts(np.bincount(queue_link, minlength=self.n_links)),
-            "queue_link": queue_link,
-            "acknowledgements": np.array(
-                [
-                    self.answered[there, (link,)] if number == NONE else len(streams[number].spans)
-                    for link, there, number in queues
-                ],
-                np.int64,
-            ),
-            "stream_queue": np.array([stream_queues.get(number, NONE) for number in range(len(streams))], np.int64),
+            "ack_queue": _of_groups(counts, [queues.of_frame(frame) for frame in frames], np.int64),
+            **queues.columns(self.n_links),
+            "stream_queue": queues.of_streams(),
             "stream_route": np.array([self.routes[stream.route] for stream in streams], np.int64),
             "stream_bytes": np.array([stream.wire_bytes for stream in streams], np.float64),
             **_spans(streams),
