@@ -49,6 +49,35 @@ def framed(
     return Frame(route, back, packets if several else 0, acks, rest, whole, ahead, ack_bytes)
 
 
+class Way(NamedTuple):
+    """Who sends a message to whom, and how much: what its frame follows from, whatever routes there are."""
+
+    pipeline: int
+    """Place of the one that sends it, among all of its job."""
+    rank: int
+    """Pipeline rank that sends it."""
+    ends: tuple[int, int]
+    """Pipeline ranks; of a collective members."""
+    size: float
+    """Wire bytes ..."""
+    ahead: float
+    """... and how many of them are ahead in a packet of their own."""
+    stage: int = -1
+    """Of the collective it is of; -1 for what stages send each other."""
+    reduces: bool = False
+    """Whether that is the reduction."""
+
+    def frame(self, problem: Problem) -> Frame:
+        """On the routes of a problem."""
+        pipeline, back = problem.pipelines[self.pipeline], self.ends[::-1]
+        if self.stage < 0:
+            there_and_back = pipeline.route(*self.ends), pipeline.route(*back)
+        else:
+            what = problem.reduction(self.stage) if self.reduces else problem.gather(self.stage)
+            there_and_back = what.routes.get(self.ends, ()), what.routes.get(back, ())
+        return framed(pipeline, self.rank, self.size, there_and_back, self.ahead)
+
+
 NOWHERE = Frame((), (), 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from testbed.model.ack_queues import QueuesOfLinks
-from testbed.model.frames import Frame
+from testbed.model.frames import Frame, Way
 from testbed.model.network import Floats, Ints
 from testbed.model.program import NONE, Program
 from testbed.pipeline.link import Stream
@@ -52,6 +52,9 @@ class Group(NamedTuple):
     handover_s: float
     send_s: float
     start_s: float
+    job: int = 0
+    way: Way | None = None
+    """What its frame follows from on the routes of its job; None where that is the same on all."""
 
 
 class ProgramColumns:
@@ -105,6 +108,11 @@ class ProgramColumns:
 
     def group(self, group: Group) -> None:
         """Messages of one kind, and what acknowledges them."""
+        self._crossed(group)
+        self.groups.append(group)
+        self.n_messages += group.size
+
+    def _crossed(self, group: Group) -> None:
         frame = group.frame
         for route in (frame.route, frame.back):
             self.routes.setdefault(route, len(self.routes))
@@ -113,8 +121,6 @@ class ProgramColumns:
             if len(frame.back) > 1:
                 rows = frame.acks
             self.answered[there_and_back] = self.answered.get(there_and_back, 0) + group.size * rows
-        self.groups.append(group)
-        self.n_messages += group.size
 
     def name(
         self,
@@ -167,6 +173,24 @@ class ProgramColumns:
             **self._changes(problem),
         )
 
+    def rerouted(self, program: Program, problems: Sequence[Problem]) -> Program:
+        """A program that these columns made, for the same jobs on other routes, as other columns would make it.
+
+        Raises ValueError where a message now crosses links and did not, or does no longer: its ends change what it
+        takes to send it.
+        """
+        moved = [
+            group if group.way is None else group._replace(frame=group.way.frame(problems[group.job]))
+            for group in self.groups
+        ]
+        if any(bool(one.frame.route) != bool(other.frame.route) for one, other in zip(moved, self.groups, strict=True)):
+            raise ValueError("a message that crosses links does so on all routes")
+        self.groups, self.routes, self.answered = moved, {}, {}
+        for group in moved:
+            self._crossed(group)
+        counts = np.array([group.size for group in moved], np.int64)
+        return program._replace(**self._framed(counts), **self._routes_and_queues(counts, problems[0].streams))
+
     def _changes(self, problem: Problem) -> dict[str, Any]:
         """Link by link, each in order of time."""
         changes = sorted(problem.changes, key=lambda change: (change.link, change.at_s))
@@ -205,7 +229,7 @@ class ProgramColumns:
         }
 
     def _messages(self, counts: Ints) -> dict[str, Any]:
-        groups, frames = self.groups, [group.frame for group in self.groups]
+        groups = self.groups
         then = sorted(self.then)
         followers = np.bincount([message for message, _ in then], minlength=self.n_messages)
         source, target = (
@@ -230,14 +254,20 @@ class ProgramColumns:
             "answered": np.concatenate([rows["kind"] for rows in self.named]) == NOTICE,
             "begins": self._by_message(self.begins),
             "gathers": self._by_message(self.gathers),
+            **self._framed(counts),
+            "handover_s": _of_groups(counts, [group.handover_s + group.send_s for group in groups], np.float64),
+            "send_s": _of_groups(counts, [group.send_s for group in groups], np.float64),
+        }
+
+    def _framed(self, counts: Ints) -> dict[str, Any]:
+        frames = [group.frame for group in self.groups]
+        return {
             "wire_bytes": _of_groups(counts, [frame.last_bytes for frame in frames], np.float64),
             "piece_bytes": _of_groups(counts, [frame.piece_bytes for frame in frames], np.float64),
             "pieces": _of_groups(counts, [frame.pieces for frame in frames], np.int64),
             "notice_ahead_bytes": _of_groups(counts, [frame.notice_ahead_bytes for frame in frames], np.float64),
             "acks": _of_groups(counts, [frame.acks for frame in frames], np.int64),
             "ack_bytes": _of_groups(counts, [frame.ack_bytes for frame in frames], np.float64),
-            "handover_s": _of_groups(counts, [group.handover_s + group.send_s for group in groups], np.float64),
-            "send_s": _of_groups(counts, [group.send_s for group in groups], np.float64),
         }
 
     def _parts(self) -> tuple[dict[str, Any], Ints]:
