@@ -44,7 +44,7 @@ class QueuesOfLinks:
         before them at one instant; and where no link has queues of two kinds, so that what comes to a first link does
         not depend on what has come from one: it is looked at one link ahead, and not two.
         """
-        self._streams, self._changing = streams, changing
+        self._answered, self._streams, self._changing = answered, streams, changing
         backs = {back for _, back in answered}
         by_place = [{back[0] for back in backs if len(back) == 1}]
         by_place += [{back[place] for back in backs if len(back) == 2} for place in (0, 1)]
@@ -68,11 +68,14 @@ class QueuesOfLinks:
             return _Queue(back[0], _ON, (there[-1], back[1])), _Queue(back[1], _FROM, back[:1])
         return ()
 
-    def of_frame(self, frame: Frame) -> int:
-        """The first queue of what acknowledges a message, or NO_QUEUE: each is an event."""
-        if not frame.acks or not self._changing.isdisjoint(frame.route + frame.back):
-            return NO_QUEUE
-        return next((self._number[queue] for queue in self._of(frame.route, frame.back)), NO_QUEUE)
+    def of_frames(self, frames: Sequence[Frame]) -> list[int]:
+        """Per kind of messages the first queue of what acknowledges one, or NO_QUEUE: each is an event."""
+        first = {
+            (there, back): next((self._number[queue] for queue in self._of(there, back)), NO_QUEUE)
+            for there, back in self._answered
+            if self._changing.isdisjoint(there + back)
+        }
+        return [first.get((frame.route, frame.back), NO_QUEUE) if frame.acks else NO_QUEUE for frame in frames]
 
     def of_streams(self) -> Ints:
         """Per stream, its queue or NO_QUEUE."""

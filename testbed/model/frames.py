@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 from testbed.pipeline.depend import Message
@@ -39,14 +40,19 @@ def framed(
     whole = pipeline.piece_bytes[source] if pipeline.piece_bytes and route else 0.0
     if not whole:
         return Frame(route, back, 0, 0, size, 0.0, 0.0, 0.0)
-    count, several, rest = math.ceil((size - ahead) / whole), len(route) > 1, size
-    if several:
-        rest -= ahead
-        for _ in range(count - 1):
-            rest -= whole
+    count, several = math.ceil((size - ahead) / whole), len(route) > 1
+    rest = _last_bytes(size - ahead, whole, count) if several else size
     packets = count + (ahead > 0)
     acks, ack_bytes = (packets, pipeline.ack_bytes[source]) if pipeline.ack_bytes else (0, 0.0)
     return Frame(route, back, packets if several else 0, acks, rest, whole, ahead, ack_bytes)
+
+
+@lru_cache(maxsize=4096)
+def _last_bytes(size: float, whole: float, count: int) -> float:
+    """What is left for the last of so many pieces."""
+    for _ in range(count - 1):
+        size -= whole
+    return size
 
 
 class Way(NamedTuple):

@@ -302,7 +302,7 @@ class ProgramColumns:
             "route_start": _starts([len(route) for route in routes]),
             "route_links": np.array([link for route in routes for link in route], dtype=np.int64),
             "back": _of_groups(counts, [self.routes[frame.back] for frame in frames], np.int64),
-            "ack_queue": _of_groups(counts, [queues.of_frame(frame) for frame in frames], np.int64),
+            "ack_queue": _of_groups(counts, queues.of_frames(frames), np.int64),
             **queues.columns(self.n_links),
             "stream_queue": queues.of_streams(),
             "stream_route": np.array([self.routes[stream.route] for stream in streams], np.int64),
