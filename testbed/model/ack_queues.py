@@ -57,8 +57,8 @@ class QueuesOfLinks:
         for number, stream in enumerate(streams):
             if len(stream.route) == 1 and changing.isdisjoint(stream.route):
                 rows[_Queue(stream.route[0], _LAST, (), number)] = len(stream.spans)
-        self._rows = [(queue, rows[queue]) for queue in sorted(rows)]
-        self._number = {queue: number for number, (queue, _) in enumerate(self._rows)}
+        self._number = {queue: number for number, queue in enumerate(sorted(rows))}
+        self._rows = rows
 
     def _of(self, there: Route, back: Route) -> tuple[_Queue, ...]:
         """The queues that what is acknowledged over a route back waits in, one after the other."""
@@ -95,7 +95,7 @@ class QueuesOfLinks:
             "queue_onward": np.array([self._onward(queue) for queue in queues], np.int64),
             "look_start": _starts(counts),
             "looks": np.array([link for each in looks.values() for link in each], np.int64),
-            "acknowledgements": np.array([count for _, count in self._rows], np.int64),
+            "acknowledgements": np.array([self._rows[queue] for queue in queues], np.int64),
         }
 
     def _onward(self, queue: _Queue) -> int:

@@ -44,7 +44,9 @@ INLINED = (
     "carry_acknowledgements",
     "carry_over",
     "comes_before",
-    "pass_on",
+    "comes_by",
+    "is_one",
+    "carry_one",
     "taken",
     "occupy",
     "acknowledge",
@@ -100,6 +102,8 @@ class LinkOccupancy(NamedTuple):
     """Acknowledgements under way, a row for those of a message or piece: when the next one comes, seconds from one to
     the next, when the last one comes at the latest, how many are left, seconds that each occupies the link. In a queue
     from which they go on each has a row of its own: when it comes, its event's number, nothing, nothing, its bytes."""
+    due_s: Floats
+    """Per link, when the next one of its queues comes; endless where there is none."""
     begin: Ints
     """Per queue, its first row."""
     head: Ints
@@ -129,7 +133,7 @@ def idle(
     head, tail = begin[:-1].copy(), begin[:-1].copy()
     links = delay_s, seconds_per_byte, free_s, out_s, changes, stamped
     ways = queues.start, queues.link, queues.onward, queues.look_start, queues.looks
-    return LinkOccupancy(*links, *ways, queued, begin, head, tail)
+    return LinkOccupancy(*links, *ways, queued, np.full(len(delay_s), np.inf), begin, head, tail)
 
 
 def steady(n_links: int) -> LinkChanges:
@@ -171,20 +175,28 @@ def carry_what_is_left(wires: LinkOccupancy) -> None:
 
 def carry_over(wires: LinkOccupancy, link: int, now: float) -> None:
     """Have a link carry what acknowledgements are in its queues until now, in the order in which they came."""
-    while True:
-        chosen, until = -1, now
+    while wires.due_s[link] <= now:
+        chosen, until, alone, later = -1, now, True, np.inf
         for queue in range(wires.queue_start[link], wires.queue_start[link + 1]):
             head = wires.head[queue]
-            if head == wires.tail[queue] or wires.queued[head, 0] > until:
+            if head == wires.tail[queue]:
+                continue
+            if wires.queued[head, 0] > until:
+                later = min(later, wires.queued[head, 0])
                 continue
             if chosen >= 0:  # from where the other queue goes on
-                until = max(wires.queued[head, 0], wires.queued[wires.head[chosen], 0])
+                until, alone = max(wires.queued[head, 0], wires.queued[wires.head[chosen], 0]), False
             if chosen < 0 or comes_before(wires, queue, chosen):
                 chosen = queue
         if chosen < 0:
+            wires.due_s[link] = later
             return
-        if wires.onward[chosen] != NO_QUEUE:
-            pass_on(wires, link, chosen)
+        if is_one(wires, chosen):
+            more = True
+            while more:
+                carry_one(wires, link, chosen)
+                more = wires.head[chosen] < wires.tail[chosen] and comes_by(wires, chosen, until, alone)
+                more = more and is_one(wires, chosen)
             continue
         head, free = wires.head[chosen], wires.free_s[link]
         first, step, end = wires.queued[head, 0], wires.queued[head, 1], wires.queued[head, 2]
@@ -214,13 +226,32 @@ def comes_before(wires: LinkOccupancy, queue: int, other: int) -> bool:
     return bool(both_go_on and wires.queued[mine, 1] < wires.queued[theirs, 1])
 
 
-def pass_on(wires: LinkOccupancy, link: int, queue: int) -> None:
-    """Have a link carry the next acknowledgement in one of its queues from which they go on."""
+def is_one(wires: LinkOccupancy, queue: int) -> bool:
+    """Whether the next row of a queue is one acknowledgement."""
+    head = wires.head[queue]
+    last = wires.queued[head, 3] == 1 and wires.queued[head, 0] == wires.queued[head, 2]
+    return bool(wires.onward[queue] != NO_QUEUE or last)
+
+
+def comes_by(wires: LinkOccupancy, queue: int, until: float, alone: bool) -> bool:
+    """Whether the next row of a queue comes before another queue goes on, or by then where there is none."""
+    when = wires.queued[wires.head[queue], 0]
+    return bool(when < until or (alone and when == until))
+
+
+def carry_one(wires: LinkOccupancy, link: int, queue: int) -> None:
+    """Have a link carry the next row in one of its queues, which is one acknowledgement. No link changes where any go
+    on from one."""
     head, onward = wires.head[queue], wires.onward[queue]
-    came, size = wires.queued[head, 0], wires.queued[head, 4]
+    begin = max(wires.free_s[link], wires.queued[head, 0])
     taken(wires, queue)
-    occupy(wires, link, size, came, came)
-    there = wires.out_s[link]
+    if onward == NO_QUEUE:
+        wires.free_s[link] = begin + wires.queued[head, 4]
+        return
+    size = wires.queued[head, 4]
+    wires.free_s[link] = begin + size * wires.seconds_per_byte[link]
+    there = wires.free_s[link] + wires.delay_s[link]
+    wires.out_s[link] = max(wires.out_s[link], there)
     acknowledge(wires, onward, size, (there, 0.0, there), 1)
 
 
@@ -311,7 +342,9 @@ def acknowledge(wires: LinkOccupancy, queue: int, size: float, times: tuple[floa
     place = wires.tail[queue]
     wires.tail[queue] = place + 1
     wires.queued[place, 0], wires.queued[place, 1], wires.queued[place, 2] = times
-    wires.queued[place, 3], wires.queued[place, 4] = count, size * wires.seconds_per_byte[wires.link[queue]]
+    link = wires.link[queue]
+    wires.queued[place, 3], wires.queued[place, 4] = count, size * wires.seconds_per_byte[link]
+    wires.due_s[link] = min(wires.due_s[link], times[0])
 
 
 def acknowledge_onward(wires: LinkOccupancy, queue: int, size: float, when: float, number: int) -> None:
@@ -320,3 +353,4 @@ def acknowledge_onward(wires: LinkOccupancy, queue: int, size: float, when: floa
     place = wires.tail[queue]
     wires.tail[queue] = place + 1
     wires.queued[place, 0], wires.queued[place, 1], wires.queued[place, 4] = when, number, size
+    wires.due_s[wires.link[queue]] = min(wires.due_s[wires.link[queue]], when)

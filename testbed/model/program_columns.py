@@ -69,6 +69,8 @@ class ProgramColumns:
         """(route, route back) -> how many messages and pieces are acknowledged over it; over several links how many
         times."""
         self.groups: list[Group] = []
+        self.frames: list[Frame] = []
+        """Of the groups, on the routes that are taken."""
         self.n_messages = 0
         self.named: list[np.ndarray[tuple[int], np.dtype[np.void]]] = []
         self.row_lengths: list[int] = []
@@ -108,19 +110,19 @@ class ProgramColumns:
 
     def group(self, group: Group) -> None:
         """Messages of one kind, and what acknowledges them."""
-        self._crossed(group)
+        self._crossed(group.frame, group.size)
         self.groups.append(group)
+        self.frames.append(group.frame)
         self.n_messages += group.size
 
-    def _crossed(self, group: Group) -> None:
-        frame = group.frame
+    def _crossed(self, frame: Frame, count: int) -> None:
         for route in (frame.route, frame.back):
             self.routes.setdefault(route, len(self.routes))
         if frame.acks:
             there_and_back, rows = (frame.route, frame.back), max(1, frame.pieces)
             if len(frame.back) > 1:
                 rows = frame.acks
-            self.answered[there_and_back] = self.answered.get(there_and_back, 0) + group.size * rows
+            self.answered[there_and_back] = self.answered.get(there_and_back, 0) + count * rows
 
     def name(
         self,
@@ -179,16 +181,13 @@ class ProgramColumns:
         Raises ValueError where a message now crosses links and did not, or does no longer: its ends change what it
         takes to send it.
         """
-        moved = [
-            group if group.way is None else group._replace(frame=group.way.frame(problems[group.job]))
-            for group in self.groups
-        ]
-        if any(bool(one.frame.route) != bool(other.frame.route) for one, other in zip(moved, self.groups, strict=True)):
+        moved = [group.frame if group.way is None else group.way.frame(problems[group.job]) for group in self.groups]
+        if any(bool(one.route) != bool(other.route) for one, other in zip(moved, self.frames, strict=True)):
             raise ValueError("a message that crosses links does so on all routes")
-        self.groups, self.routes, self.answered = moved, {}, {}
-        for group in moved:
-            self._crossed(group)
-        counts = np.array([group.size for group in moved], np.int64)
+        self.frames, self.routes, self.answered = moved, {}, {}
+        for group, frame in zip(self.groups, moved, strict=True):
+            self._crossed(frame, group.size)
+        counts = np.array([group.size for group in self.groups], np.int64)
         return program._replace(**self._framed(counts), **self._routes_and_queues(counts, problems[0].streams))
 
     def _changes(self, problem: Problem) -> dict[str, Any]:
@@ -260,7 +259,7 @@ class ProgramColumns:
         }
 
     def _framed(self, counts: Ints) -> dict[str, Any]:
-        frames = [group.frame for group in self.groups]
+        frames = self.frames
         return {
             "wire_bytes": _of_groups(counts, [frame.last_bytes for frame in frames], np.float64),
             "piece_bytes": _of_groups(counts, [frame.piece_bytes for frame in frames], np.float64),
@@ -295,7 +294,7 @@ class ProgramColumns:
     def _routes_and_queues(self, counts: Ints, streams: Sequence[Stream]) -> dict[str, Any]:
         for stream in streams:
             self.routes.setdefault(stream.route, len(self.routes))
-        frames, routes = [group.frame for group in self.groups], list(self.routes)
+        frames, routes = self.frames, list(self.routes)
         queues = QueuesOfLinks(self.answered, streams, self.changing, in_parts=bool(self.parts))
         return {
             "route": _of_groups(counts, [self.routes[frame.route] for frame in frames], np.int64),

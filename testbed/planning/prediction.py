@@ -153,7 +153,15 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
 
     Raises as `predict_together`.
     """
+    if one_stands_for_all(plan, case):
+        return list(times_and_ranges(plan, case).ranges or ())
     return ranges_of_training(plan, case, predict_training(plan, case))
+
+
+def one_stands_for_all(plan: Plan, case: Case) -> bool:
+    """Whether all iterations of a case are alike, whatever routes it takes: nothing changes, varies, or runs freely."""
+    uniform = all(is_uniform(plan.jobs[number]) for number in at_work(plan, case))
+    return uniform and plan.rounds == "together" and not differ(plan, case)
 
 
 class TimesAndRanges(NamedTuple):
@@ -171,8 +179,7 @@ def times_and_ranges(plan: Plan, case: Case, most_events: float = math.inf) -> T
     Without ranges where one run of the event model costs more than `most_events` (they take many runs).
     Raises as `predict_together`.
     """
-    uniform = all(is_uniform(plan.jobs[number]) for number in at_work(plan, case))
-    if plan.rounds == "free" or not uniform or differ(plan, case):
+    if not one_stands_for_all(plan, case):
         return TimesAndRanges(iteration_times(plan, case), tuple(ranges_of_case(plan, case)))
     loads = loads_of_case(plan, case)
     orders = orders_of(loads)

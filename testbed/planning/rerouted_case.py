@@ -11,8 +11,7 @@ from testbed.pipeline.problem import Problem, Route
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.rank_routes import RankRoutes
-from testbed.planning.drawn_iterations import is_uniform
-from testbed.planning.prediction import differ, loads_of_case
+from testbed.planning.prediction import loads_of_case
 
 _Pair = tuple[int, int]
 
@@ -32,7 +31,7 @@ class ReroutedCase:
     """Predicts cases that are one case on other routes."""
 
     def __init__(self, plan: Plan, case: Case) -> None:
-        """Of a case with `can_be_rerouted`. Raises BadInput for a job whose times only a run can tell."""
+        """Of a case where `one_stands_for_all`. Raises BadInput for a job whose times only a run can tell."""
         loads, working = loads_of_case(plan, case), at_work(plan, case)
         self._jobs = ReroutedJobs(loads)
         numbers = {(flow.source, flow.target): number for number, flow in enumerate(plan.flows)}
@@ -49,12 +48,6 @@ class ReroutedCase:
             return [{flow.pair: flow.card + case.routes[flow.number] for flow in flows} for flows in each]
 
         return self._jobs.run([JobRoutes(*map(on, of_job)) for of_job in self._flows])
-
-
-def can_be_rerouted(plan: Plan, case: Case) -> bool:
-    """Whether one iteration stands for all, whatever the routes are: nothing changes, varies, or runs freely."""
-    uniform = all(is_uniform(plan.jobs[number]) for number in at_work(plan, case))
-    return uniform and plan.rounds == "together" and not differ(plan, case)
 
 
 def _flows_of(

@@ -12,8 +12,8 @@ import numpy as np
 from testbed.model.network import Floats, Ints
 from testbed.plan.network_state import NetworkState, network_at
 from testbed.plan.plan import Case, Plan
-from testbed.planning.prediction import numbered, predict_together, times_and_ranges
-from testbed.planning.rerouted_case import ReroutedCase, can_be_rerouted
+from testbed.planning.prediction import numbered, one_stands_for_all, predict_together, times_and_ranges
+from testbed.planning.rerouted_case import ReroutedCase
 from testbed.planning.ties import EVENTS, Range
 from testbed.routing.apply import Demands, demands, on_routes, taken
 from testbed.routing.completion_times import Completions, completion_times
@@ -115,7 +115,7 @@ class _Choices:
 
     def __init__(self, plan: Plan, case: Case, wanted: Demands) -> None:
         self._plan, self._case, self._wanted = plan, case, wanted
-        self._rerouted = ReroutedCase(plan, case) if can_be_rerouted(plan, case) else None
+        self._rerouted = ReroutedCase(plan, case) if one_stands_for_all(plan, case) else None
         self._known: dict[tuple[int, ...], _Predicted] = {}
 
     def completions(self, chosen: PolicyChoice, drawn: Sequence[Routed]) -> Completions:
