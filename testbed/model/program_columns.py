@@ -42,6 +42,22 @@ NAME = np.dtype(
 """As the columns of that name in the table of messages."""
 
 
+class _Named(NamedTuple):
+    """What messages are called that differ in their microbatch only; as in NAME."""
+
+    job: int
+    replica: int
+    kind: int
+    stage: int
+    source_rank: int
+    target_rank: int
+    payload_bytes: float
+    wire_bytes: float
+    first: int
+    """Microbatch, or number in a collective, of the first of them."""
+    many: int
+
+
 class Group(NamedTuple):
     """Messages that differ in their microbatch only."""
 
@@ -72,7 +88,7 @@ class ProgramColumns:
         self.frames: list[Frame] = []
         """Of the groups, on the routes that are taken."""
         self.n_messages = 0
-        self.named: list[np.ndarray[tuple[int], np.dtype[np.void]]] = []
+        self.named: list[_Named] = []
         self.row_lengths: list[int] = []
         self.begin_s: list[float] = []
         self.waits: list[bool] = []
@@ -135,11 +151,19 @@ class ProgramColumns:
         sizes: tuple[float, float],
     ) -> None:
         """Rows of `names`: between which ranks, and the bytes of payload and on the wire."""
-        rows = np.zeros(len(microbatches), NAME)
-        rows["job"], rows["replica"], rows["kind"], rows["stage"] = job, replica, kind, stage
-        rows["microbatch"], (rows["source_rank"], rows["target_rank"]) = microbatches, ranks
-        rows["payload_bytes"], rows["wire_bytes"] = sizes
-        self.named.append(rows)
+        source, target = ranks
+        named = (job, replica, kind, stage, source, target)
+        self.named.append(_Named(*named, *sizes, microbatches.start, len(microbatches)))
+
+    def _name_rows(self) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+        """Per message."""
+        counts = np.array([each.many for each in self.named], np.int64)
+        rows = np.zeros(int(counts.sum()), NAME)
+        for column in _Named._fields[:-2]:
+            rows[column] = np.array([getattr(each, column) for each in self.named], NAME[column]).repeat(counts)
+        begins = np.cumsum(counts) - counts - [each.first for each in self.named]
+        rows["microbatch"] = np.arange(len(rows)) - begins.repeat(counts)
+        return rows
 
     # --- the whole -----------------------------------------------------------------------------
 
@@ -147,10 +171,7 @@ class ProgramColumns:
         """What the rows are called."""
         owners = np.array(self.owner)
         owner = owners[np.arange(len(self.row_lengths)).repeat(self.row_lengths)]
-        messages, begin = np.empty(sum(map(len, self.named)), NAME), 0
-        for rows in self.named:  # np.concatenate looks at the types of all of them anew
-            messages[begin : begin + len(rows)] = rows
-            begin += len(rows)
+        messages = self._name_rows()
         for end in ("source_rank", "target_rank"):
             messages[end] = owners[messages[end], 2]
         return RowNames(owner[:, 0], owner[:, 1], owner[:, 2], messages)
@@ -231,10 +252,8 @@ class ProgramColumns:
         groups = self.groups
         then = sorted(self.then)
         followers = np.bincount([message for message, _ in then], minlength=self.n_messages)
-        source, target = (
-            np.concatenate([rows[end] for rows in self.named]).astype(np.int64)
-            for end in ("source_rank", "target_rank")
-        )
+        named = self._name_rows()
+        source, target = (named[end].astype(np.int64) for end in ("source_rank", "target_rank"))
         parts, which = self._parts()
         return {
             "release": _of_groups(counts, [group.release for group in groups], np.int64),
@@ -250,7 +269,7 @@ class ProgramColumns:
             "then": np.array([following for _, following in then], np.int64),
             **parts,
             "thread": target * (which.max() + 1) + which,
-            "answered": np.concatenate([rows["kind"] for rows in self.named]) == NOTICE,
+            "answered": named["kind"] == NOTICE,
             "begins": self._by_message(self.begins),
             "gathers": self._by_message(self.gathers),
             **self._framed(counts),
