@@ -42,7 +42,7 @@ NAME = np.dtype(
 """As the columns of that name in the table of messages."""
 
 
-class _Named(NamedTuple):
+class _MessageNames(NamedTuple):
     """What messages are called that differ in their microbatch only; as in NAME."""
 
     job: int
@@ -88,7 +88,7 @@ class ProgramColumns:
         self.frames: list[Frame] = []
         """Of the groups, on the routes that are taken."""
         self.n_messages = 0
-        self.named: list[_Named] = []
+        self.named: list[_MessageNames] = []
         self.row_lengths: list[int] = []
         self.begin_s: list[float] = []
         self.waits: list[bool] = []
@@ -153,13 +153,13 @@ class ProgramColumns:
         """Rows of `names`: between which ranks, and the bytes of payload and on the wire."""
         source, target = ranks
         named = (job, replica, kind, stage, source, target)
-        self.named.append(_Named(*named, *sizes, microbatches.start, len(microbatches)))
+        self.named.append(_MessageNames(*named, *sizes, microbatches.start, len(microbatches)))
 
     def _name_rows(self) -> np.ndarray[tuple[int], np.dtype[np.void]]:
         """Per message."""
         counts = np.array([each.many for each in self.named], np.int64)
         rows = np.zeros(int(counts.sum()), NAME)
-        for column in _Named._fields[:-2]:
+        for column in _MessageNames._fields[:-2]:
             rows[column] = np.array([getattr(each, column) for each in self.named], NAME[column]).repeat(counts)
         begins = np.cumsum(counts) - counts - [each.first for each in self.named]
         rows["microbatch"] = np.arange(len(rows)) - begins.repeat(counts)

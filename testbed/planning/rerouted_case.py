@@ -16,7 +16,7 @@ from testbed.planning.prediction import loads_of_case
 _Pair = tuple[int, int]
 
 
-class _Flow(NamedTuple):
+class _ReroutedFlow(NamedTuple):
     """A flow of the plan, as it is in a job."""
 
     pair: _Pair
@@ -44,7 +44,7 @@ class ReroutedCase:
     def run(self, case: Case) -> ReroutedRun:
         """What the event model says of the case on these routes, an iteration of every job at work in it."""
 
-        def on(each: Sequence[Sequence[_Flow]]) -> list[Mapping[_Pair, Route]]:
+        def on(each: Sequence[Sequence[_ReroutedFlow]]) -> list[Mapping[_Pair, Route]]:
             return [{flow.pair: flow.card + case.routes[flow.number] for flow in flows} for flows in each]
 
         return self._jobs.run([JobRoutes(*map(on, of_job)) for of_job in self._flows])
@@ -52,16 +52,16 @@ class ReroutedCase:
 
 def _flows_of(
     job: Job, problem: Problem, numbers: Mapping[_Pair, int], taken: RankRoutes
-) -> tuple[list[list[_Flow]], ...]:
+) -> tuple[list[list[_ReroutedFlow]], ...]:
     """Those of every pipeline of a job, of the all-gather of every stage, and of its reduction."""
     mesh = job.mesh
     members = list(product(range(mesh.dp), range(mesh.tp)))
     pipelines = [[mesh.pipeline(*of)[rank] for rank in range(mesh.pp)] for of in members]
     stages = [[mesh.rank(replica, rank, tensor) for replica, tensor in members] for rank in problem.stage_to_rank]
 
-    def of(ranks: Sequence[int]) -> list[_Flow]:
+    def of(ranks: Sequence[int]) -> list[_ReroutedFlow]:
         return [
-            _Flow((a, b), numbers[source, target], taken.card(source))
+            _ReroutedFlow((a, b), numbers[source, target], taken.card(source))
             for (a, source), (b, target) in product(enumerate(ranks), repeat=2)
             if (source, target) in numbers
         ]

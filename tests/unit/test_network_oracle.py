@@ -18,6 +18,7 @@ from testbed.model.network import (
     AckQueues,
     LinkOccupancy,
     acknowledge,
+    acknowledge_onward,
     carry_acknowledgements,
     idle,
     occupy,
@@ -56,6 +57,21 @@ def test_acknowledgements_in_queues_of_two_links_are_as_events_of_their_own() ->
         events = program._replace(ack_queue=np.full(len(program.ack_queue), NO_QUEUE))
         for queued, each in zip(run(program), run(events), strict=True):
             np.testing.assert_array_equal(queued, each, f"case {case}")
+
+
+def test_of_two_acknowledgements_at_one_instant_the_one_that_was_scheduled_first_goes_on_first() -> None:
+    """Two come to link 0 at 10 s and go on to links 1 and 2; a byte takes a second."""
+    ints = np.array
+    queues = AckQueues(
+        ints([0, 2, 3, 4]), ints([0, 0, 1, 2]), ints([2, 3, NO_QUEUE, NO_QUEUE]), ints([0, 1, 3, 5]),
+        ints([0, 0, 1, 0, 2]), ints([1, 1, 1, 1]),
+    )  # fmt: skip
+    wires = idle(np.zeros(3), np.ones(3), steady(3), False, queues)
+    acknowledge_onward(wires, 0, 6.0, 10.0, 2)
+    acknowledge_onward(wires, 1, 6.0, 10.0, 1)
+    carry_acknowledgements(wires, 1, 30.0)
+    carry_acknowledgements(wires, 2, 30.0)
+    assert wires.free_s.tolist() == [22.0, 28.0, 22.0]
 
 
 def test_half_of_the_links_that_change_stamp_what_comes() -> None:
