@@ -1,6 +1,6 @@
 """The event model against an oracle that shares nothing with it: every packet and acknowledgement an event of its own.
 
-    python benchmarks/network_oracle.py [--cases 2000] [--first 0] [--real]
+    python benchmarks/network_oracle.py [--cases 2000] [--first 0] [--real] [--two-links]
 
 Cases are drawn at random: pipelines, replicas with collectives, tensor ranks with network cards, several jobs; routes
 over none, one or several links, shared with other routes and with acknowledgements of either; early and late receives,
@@ -21,6 +21,9 @@ that line has risen by its bytes. In half of these, without the spans in which n
 rate and the delay of that instant, as netem has it. Floats add otherwise in another order: in case 1480 two notices
 come to a link at one instant, over the same two links in opposite orders, and rounding alone says which is first.
 Plans are predicted in whole ticks, which add exactly.
+
+With --two-links every route has two links, as through a Clos network or behind a card, and nothing else is on them:
+what is acknowledged then waits in queues of both, in the model.
 """
 
 from __future__ import annotations
@@ -552,13 +555,13 @@ class Draw:
         return drawn if self.real else float(round(drawn))
 
 
-def drawn(number: int, *, real: bool = False) -> list[Load]:
-    """Jobs of a case that share a network."""
+def drawn(number: int, *, real: bool = False, two_links: bool = False) -> list[Load]:
+    """Jobs of a case that share a network; all of their routes may have `two_links`, and nothing else is on these."""
     draw = Draw(number, real)
     of = draw.random
     links = tuple(
         LinkCost(draw.time(100, of.choice((2_000, 50_000, 1_000_000))), draw.time(1, of.choice((3, 30, 300))))
-        for _ in range(of.randint(1, 6))
+        for _ in range(of.randint(2 if two_links else 1, 6))
     )
     unlike = of.sample(range(1, 200), 2 * MOST_PATHS * MOST_STAGES)
     cards = tuple(LinkCost(draw.time(100, 3_000), float(seconds_per_byte)) for seconds_per_byte in unlike)
@@ -566,14 +569,14 @@ def drawn(number: int, *, real: bool = False) -> list[Load]:
     loads = []
     for job in range(of.choice((1, 1, 1, 2))):
         first = len(links) + job * MOST_PATHS * MOST_STAGES
-        problem = replace(drawn_problem(draw, len(links), first), links=links + cards)
+        problem = replace(drawn_problem(draw, len(links), first, two_links), links=links + cards)
         name = of.choice(
             [name for name in ("1f1b", "gpipe", "zb-h1", "zb-v", "interleaved-1f1b") if fits(name, problem)]
         )
         loads.append(Load(problem, generate(name, problem), job * draw.time(0, 3_000_000), receives))
-    changes, streams, stamped = changes_drawn(number, links) if real else (), streams_drawn(number, links), False
-    if number % 4 == 1:  # as netem
-        stamped = True
+    stamped = number % 4 == 1  # as netem
+    changes = changes_drawn(number, links) if real and not two_links else ()
+    streams = () if two_links else streams_drawn(number, links)
     problems = [replace(load.problem, changes=changes, streams=streams, stamped=stamped) for load in loads]
     return [load._replace(problem=problem) for load, problem in zip(loads, problems, strict=True)]
 
@@ -617,7 +620,7 @@ def fits(name: str, problem: Problem) -> bool:
     return FAMILIES[name].stage_to_rank(problem.n_ranks) == problem.stage_to_rank
 
 
-def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
+def drawn_problem(draw: Draw, n_links: int, first_card: int, two_links: bool) -> Problem:
     """One job's: its routes go anywhere, also back another way than there; behind a rank's network card, if it has one.
 
     Every rank has the links from `first_card` on as its card, path after path.
@@ -635,6 +638,9 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
 
     def route(path: int, rank: int) -> tuple[int, ...]:
         links = tuple(of.sample(range(n_links), of.choice([n for n in (0, 1, 1, 2, 3) if n <= n_links])))
+        if two_links:  # up over one half of them, down over the other one
+            up, down = of.randrange(n_links // 2), of.randrange(n_links // 2, n_links)
+            links = (down,) if carded else (up, down)
         return (first_card + path * ranks + rank, *links) if carded else links
 
     pieces = tuple(float(of.randint(300, 3_000)) for _ in range(ranks)) if of.random() < 0.8 else ()
@@ -694,9 +700,9 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
     return replace(problem, all_gather=gathers, reductions=collectives(found.reduction, found.reduces_to))
 
 
-def differences(number: int, *, real: bool = False, compiled: bool | None = None) -> list[str]:
+def differences(number: int, *, real: bool = False, two_links: bool = False, compiled: bool | None = None) -> list[str]:
     """Where the model and the oracle differ in a case; [] where they agree."""
-    program, _ = lower(drawn(number, real=real))
+    program, _ = lower(drawn(number, real=real, two_links=two_links))
     modelled, expected = run(program, compiled=compiled), World(program).run()
     found = []
     for name in FIELDS:
@@ -718,14 +724,16 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--real", action="store_true", help="times that are any numbers")
+    parser.add_argument("--two-links", action="store_true", help="all routes have two links")
     arguments = parser.parse_args()
     wrong = 0
     for number in range(arguments.first, arguments.first + arguments.cases):
-        if found := differences(number, real=arguments.real):
+        if found := differences(number, real=arguments.real, two_links=arguments.two_links):
             wrong += 1
             print(f"case {number}: {'; '.join(found)}")
     kind = "any" if arguments.real else "whole"
     what = f"the model's network against one in which every packet is an event, {kind} numbers"
+    what += ", routes of two links" if arguments.two_links else ""
     asked = "within 1e-12" if arguments.real else "equal to the last bit"
     return finish(arguments, Topic.TRUTH, [each(what, wrong, arguments.cases, asked)])
 

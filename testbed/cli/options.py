@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -469,8 +468,7 @@ def warnings(lines: Iterable[str]) -> list[str]:
 
 def emit(document: Mapping[str, Any]) -> None:
     """JSON on stdout, where progress never goes."""
-    json.dump(document, sys.stdout, indent=2, allow_nan=False)
-    sys.stdout.write("\n")
+    sys.stdout.write(files.indented_json(document) + "\n")
 
 
 def reach_of(elephants_from: str | None, detour: int | None) -> Reach:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +76,7 @@ def route(
     plan = without(replace(plan, framing=framing_for(plan, reach.detour), events=()), lose or ())
     case = plan.cases[0]
     wanted = demands(plan, case, reach)
+    gc.freeze()  # a plan stays to the end: to look for cycles in it at every choice of routes takes a tenth of all time
     with Terminal(quiet=quiet).solving() as watch:
         outcomes = compare(plan, case, wanted, PolicyComparison(chosen, reach, seeds), watch)
     # of the default routes: what links and transport do is the same on all

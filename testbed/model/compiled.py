@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from testbed.model import crossing, network, program, state, tensor_exchange
+from testbed.model import crossing, network, pieces_in_rows, program, state, tensor_exchange
 from testbed.model import execute as execute_module
 from testbed.model.compile import compiled_modules
 from testbed.model.simulate import makespan as seconds
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 
-_MODULES = (execute_module, tensor_exchange, crossing, state, network, program)
+_MODULES = (execute_module, tensor_exchange, crossing, pieces_in_rows, state, network, program)
 
 EVENT_MODEL = compiled_modules(_MODULES, announced="the event model: about 12 s")
 """For modules whose compiled functions run programs."""

@@ -5,26 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from testbed.model.network import (
+    NO_QUEUE,
     LinkOccupancy,
     acknowledge,
+    acknowledge_onward,
     carry_acknowledgements,
     changes_of,
     delay_after,
     occupy,
     sent_by,
 )
+from testbed.model.pieces_in_rows import first_link, leave_in_a_row, piece_at, piece_bytes
 from testbed.model.program import NONE, Program
 from testbed.model.state import (
     ACK,
-    AHEAD,
     ARRIVE,
     AT_ONCE,
     DATAGRAM,
     EARLIER,
     HOP,
-    LAST,
     LEAVE,
-    MORE,
     Event,
     State,
     append,
@@ -131,10 +131,11 @@ def leave(program: Program, state: State, wires: LinkOccupancy, events: list[Eve
     if np.isnan(state.sent[message]):
         state.sent[message] = now
     came, count = now, state.pieces_left[message]
-    ahead = program.pieces[message] > 0 and program.notice_ahead_bytes[message] > 0
+    if count > 1 and changes_of(wires, first_link(program, message)) == 0:
+        leave_in_a_row(program, state, wires, message, now)
+        return came
     for number in range(count):
-        which = AHEAD if number == 0 and ahead else (MORE if number + 1 < count else LAST)
-        came = cross(program, state, wires, events, message, piece_number(0, which), now)
+        came = cross(program, state, wires, events, message, piece_number(0, piece_at(program, message, number)), now)
     return came
 
 
@@ -148,9 +149,7 @@ def cross(
     """
     which, route = which_piece(piece), program.route[message]
     together = program.pieces[message] == 0
-    size = program.wire_bytes[message]
-    if which != LAST:
-        size = program.piece_bytes[message] if which == MORE else program.notice_ahead_bytes[message]
+    size = piece_bytes(program, message, which)
     came = state.last_bit[message] if together else now
     hop, end = program.route_start[route] + hops_made(piece), program.route_start[route + 1]
     if hop < end:
@@ -217,8 +216,12 @@ def acknowledge_all(
         first += ahead_bytes * wires.seconds_per_byte[link] if ahead_bytes > 0 else step
         first = min(first, came)
     queue, back = program.ack_queue[message], program.back[message]
-    if queue != NONE:
+    if queue != NONE and wires.onward[queue] == NO_QUEUE:
         acknowledge(wires, queue, program.ack_bytes[message], (first, step, came), count)
+    elif queue != NONE:
+        for number in range(count):
+            there = min(first + number * step, came) if number + 1 < count else came
+            acknowledge_onward(wires, queue, program.ack_bytes[message], there, next_number(state))
     elif program.route_start[back] < program.route_start[back + 1]:
         for number in range(count):
             there = min(first + number * step, came) if number + 1 < count else came

@@ -1,7 +1,8 @@
 """The event loop of the model: ranks run their rows in order, messages cross the network (network.py).
 
 Plain functions on arrays: interpreted as they are for small plans, compiled (compile.py) for large ones and for
-searches that judge thousands of schedules. Its state is state.py's, messages on their way are crossing.py's.
+searches that judge thousands of schedules. Its state is state.py's, messages on their way are crossing.py's and
+pieces_in_rows.py's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import heapq
 import numpy as np
 
 from testbed.model.crossing import NOT_YET, acknowledged, advance, arrive, datagram, next_datagram
-from testbed.model.network import Ints
+from testbed.model.network import Ints, carry_what_is_left
+from testbed.model.pieces_in_rows import next_in_row, row_is_later
 from testbed.model.program import FREE, NONE, Program
 from testbed.model.state import (
     ACK,
@@ -20,6 +22,7 @@ from testbed.model.state import (
     DATAGRAM,
     END,
     GATHER,
+    HOP,
     LEAVE,
     PASSED_ON,
     POSTS,
@@ -34,6 +37,7 @@ from testbed.model.state import (
     beginning_number,
     idle_wires,
     next_number,
+    piece_number,
     push,
     started,
 )
@@ -78,9 +82,13 @@ def execute(program: Program, order: Ints) -> Times:
             continue
         reach.clear()
         index = 0
-        if len(events) == state.datagrams[0]:  # what else there may be goes on for ever
+        if state.rows[0] > 0 and (len(events) == 0 or not row_is_later(state, 0, events[0][0], events[0][1])):
+            now, scheduled, subject = state.row_s[0], state.row_number[0], state.row_message[0]
+            what, detail = HOP, piece_number(1, next_in_row(program, state, wires))
+        elif state.rows[0] == 0 and len(events) == state.datagrams[0]:  # what else there may be goes on for ever
             break
-        now, scheduled, what, subject, detail = heapq.heappop(events)
+        else:
+            now, scheduled, what, subject, detail = heapq.heappop(events)
         if what == REACH:
             reach.append(subject)
             continue
@@ -103,6 +111,7 @@ def execute(program: Program, order: Ints) -> Times:
         came = advance(program, state, wires, events, message, what, detail, now, late_receives)
         if came != NOT_YET:
             arrive(program, state, message, came + program.handover_s[message], reach, freed)
+    carry_what_is_left(wires)
     reached, ready, start, end = state.reached, state.ready, state.start, state.end
     return Times(reached, ready, start, end, state.posted, state.sent, state.arrived, state.awaited, wires.free_s)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 from testbed.pipeline.depend import Message
@@ -39,14 +40,48 @@ def framed(
     whole = pipeline.piece_bytes[source] if pipeline.piece_bytes and route else 0.0
     if not whole:
         return Frame(route, back, 0, 0, size, 0.0, 0.0, 0.0)
-    count, several, rest = math.ceil((size - ahead) / whole), len(route) > 1, size
-    if several:
-        rest -= ahead
-        for _ in range(count - 1):
-            rest -= whole
+    count, several = math.ceil((size - ahead) / whole), len(route) > 1
+    rest = _last_bytes(size - ahead, whole, count) if several else size
     packets = count + (ahead > 0)
     acks, ack_bytes = (packets, pipeline.ack_bytes[source]) if pipeline.ack_bytes else (0, 0.0)
     return Frame(route, back, packets if several else 0, acks, rest, whole, ahead, ack_bytes)
+
+
+@lru_cache(maxsize=4096)
+def _last_bytes(size: float, whole: float, count: int) -> float:
+    """What is left for the last of so many pieces."""
+    for _ in range(count - 1):
+        size -= whole
+    return size
+
+
+class Way(NamedTuple):
+    """Who sends a message to whom, and how much: what its frame follows from, whatever routes there are."""
+
+    pipeline: int
+    """Place of the one that sends it, among all of its job."""
+    rank: int
+    """Pipeline rank that sends it."""
+    ends: tuple[int, int]
+    """Pipeline ranks; of a collective members."""
+    size: float
+    """Wire bytes ..."""
+    ahead: float
+    """... and how many of them are ahead in a packet of their own."""
+    stage: int = -1
+    """Of the collective it is of; -1 for what stages send each other."""
+    reduces: bool = False
+    """Whether that is the reduction."""
+
+    def frame(self, problem: Problem) -> Frame:
+        """On the routes of a problem."""
+        pipeline, back = problem.pipelines[self.pipeline], self.ends[::-1]
+        if self.stage < 0:
+            there_and_back = pipeline.route(*self.ends), pipeline.route(*back)
+        else:
+            what = problem.reduction(self.stage) if self.reduces else problem.gather(self.stage)
+            there_and_back = what.routes.get(self.ends, ()), what.routes.get(back, ())
+        return framed(pipeline, self.rank, self.size, there_and_back, self.ahead)
 
 
 NOWHERE = Frame((), (), 0, 0, 0.0, 0.0, 0.0, 0.0)

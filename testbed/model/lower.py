@@ -8,13 +8,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.model.frames import NOWHERE, Edge, Frame, edges_of, framed, in_parts, send_seconds
+from testbed.model.frames import NOWHERE, Edge, Way, edges_of, in_parts, send_seconds
 from testbed.model.program import FREE, NONE, Program
 from testbed.model.program_columns import Group, ProgramColumns, RowNames
 from testbed.model.rows import Rows
-from testbed.pipeline.collectives import Collective, CollectiveMessage
+from testbed.pipeline.collectives import CollectiveMessage
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.problem import NO_CARD, PipelineRoutes, Problem
+from testbed.pipeline.problem import NO_CARD, Problem
 from testbed.trace.tables import ALL_GATHER, MESSAGE_KINDS, NOTICE
 
 Floats = NDArray[np.float64]
@@ -51,13 +51,19 @@ def shared_by(problem: Problem) -> tuple[object, ...]:
 
 def lower(loads: Sequence[Load]) -> tuple[Program, RowNames]:
     """The arrays of jobs that share a network. Raises ValueError when they do not have the same links."""
+    columns = columns_of(loads)
+    return columns.program(loads[0].problem), columns.names()
+
+
+def columns_of(loads: Sequence[Load]) -> ProgramColumns:
+    """The columns of jobs that share a network. Raises as `lower`."""
     shared = loads[0].problem
     if any(shared_by(load.problem) != shared_by(shared) for load in loads):
         raise ValueError("jobs of one program share one network")
     columns = ProgramColumns(len(shared.links), frozenset(change.link for change in shared.changes))
     for number, load in enumerate(loads):
         add_job(columns, number, load)
-    return columns.program(loads[0].problem), columns.names()
+    return columns
 
 
 def add_job(columns: ProgramColumns, job: int, load: Load, starts: Sequence[int] = ()) -> None:
@@ -71,7 +77,7 @@ def add_job(columns: ProgramColumns, job: int, load: Load, starts: Sequence[int]
     for place, pipeline in enumerate(problem.pipelines):
         stages, tensor_rank = len(columns.shards), place % problem.tensor
         base, here = columns.n_messages, len(columns.row_lengths)
-        _messages(columns, job, place // problem.tensor, load, pipeline, here)
+        _messages(columns, job, place, load, here)
         columns.durations.append(rows.durations_in(load.slots_s, place // problem.tensor))
         columns.gathered.append(rows.gathered)
         columns.gathered_acks.append(rows.gathered_acks)
@@ -93,9 +99,9 @@ def add_job(columns: ProgramColumns, job: int, load: Load, starts: Sequence[int]
         columns.gradients += [schedule.n_microbatches] * problem.n_stages
         columns.reduces += [[] for _ in range(problem.n_stages)]
     for stage in range(problem.n_stages):
-        _collective(columns, job, load, stage, problem.gather(stage), first_rank, first_stage, starts)
+        _collective(columns, job, load, stage, False, first_rank, first_stage, starts)
     for stage in range(problem.n_stages):
-        _collective(columns, job, load, stage, problem.reduction(stage), first_rank, first_stage)
+        _collective(columns, job, load, stage, True, first_rank, first_stage)
 
 
 class _Carried(NamedTuple):
@@ -105,11 +111,10 @@ class _Carried(NamedTuple):
     first: int
 
 
-def _messages(
-    columns: ProgramColumns, job: int, replica: int, load: Load, pipeline: PipelineRoutes, first_rank: int
-) -> None:
+def _messages(columns: ProgramColumns, job: int, place: int, load: Load, first_rank: int) -> None:
     """The messages between the stages of one pipeline; with late receives also gloo's notices."""
     problem, m, edges, carried = load.problem, load.schedule.n_microbatches, edges_of(load.problem), list[_Carried]()
+    replica = place // problem.tensor
     notices = problem.notice_bytes if load.receives == "late" else 0.0
     ahead = 0.0 if notices else problem.notice_bytes
     base = columns.n_messages
@@ -118,9 +123,8 @@ def _messages(
         ranks = (first_rank + edge.source, first_rank + edge.target)
         columns.name(job, replica, edge.kind, edge.stage, range(m), ranks, (edge.payload_bytes, edge.wire_bytes))
 
-    def frame(edge: Edge, size: float) -> Frame:
-        there_and_back = pipeline.route(edge.source, edge.target), pipeline.route(edge.target, edge.source)
-        return framed(pipeline, edge.source, size - notices, there_and_back, ahead)
+    def way(edge: Edge, size: float) -> Way:
+        return Way(place, edge.source, (edge.source, edge.target), size - notices, ahead)
 
     for edge in edges:
         local = edge.source == edge.target
@@ -128,32 +132,34 @@ def _messages(
         whole = Group(in_parts(len(edge.parts)), False, m, release, problem.handover_s, 0.0, 0.0)
         if len(edge.parts) == 1:
             carried.append(_Carried(edge, columns.n_messages))
-            shape = NOWHERE if local else frame(edge, edge.wire_bytes)
+            taken = None if local else way(edge, edge.wire_bytes)
+            shape = NOWHERE if taken is None else taken.frame(problem)
             send_s = send_seconds(problem, shape, edge.wire_bytes)
-            whole = whole._replace(frame=shape, local=local, send_s=send_s)
+            whole = whole._replace(frame=shape, local=local, send_s=send_s, job=job, way=taken)
         columns.group(whole)
         named(edge)
     for number, edge in enumerate(edges):
         if len(edge.parts) == 1:
             continue
         release = 1 if load.receives == "early" else 2
-        shapes = [frame(edge, size) for size in edge.parts]
-        for first in _parts(columns, problem, base + number * m, m, shapes, edge.parts, release, 0.0):
+        ways = [way(edge, size) for size in edge.parts]
+        for first in _parts(columns, job, problem, base + number * m, m, ways, edge.parts, release, 0.0):
             carried.append(_Carried(edge, first))
             named(edge)
     if load.receives == "late-free-notice":
         for edge, first in carried:
             columns.notice.append((first, np.full(m, NONE if edge.source == edge.target else FREE)))
     elif load.receives == "late":
-        _notices(columns, job, replica, load, pipeline, first_rank, carried)
+        _notices(columns, job, place, load, first_rank, carried)
 
 
 def _parts(
     columns: ProgramColumns,
+    job: int,
     problem: Problem,
     whole: int,
     count: int,
-    frames: Sequence[Frame],
+    ways: Sequence[Way],
     sizes: Sequence[float],
     release: int,
     start_s: float,
@@ -161,9 +167,10 @@ def _parts(
     """The parts of `count` messages that begin with number `whole`; yields the first number of each part, which is then
     to be named. They are sent in one call after the other."""
     called_s = 0.0
-    for frame, size in zip(frames, sizes, strict=True):
-        first, send_s = columns.n_messages, send_seconds(problem, frame, size)
-        columns.group(Group(frame, False, count, release, called_s, send_s, start_s))
+    for way, size in zip(ways, sizes, strict=True):
+        first, frame = columns.n_messages, way.frame(problem)
+        send_s = send_seconds(problem, frame, size)
+        columns.group(Group(frame, False, count, release, called_s, send_s, start_s, job, way))
         columns.parts.append((whole, first, count))
         called_s += send_s
         yield first
@@ -172,9 +179,8 @@ def _parts(
 def _notices(
     columns: ProgramColumns,
     job: int,
-    replica: int,
+    place: int,
     load: Load,
-    pipeline: PipelineRoutes,
     first_rank: int,
     carried: Sequence[_Carried],
 ) -> None:
@@ -185,18 +191,18 @@ def _notices(
     for back in (True, False):
         for edge, _ in carried:
             ends = (edge.target, edge.source) if back else (edge.source, edge.target)
-            frame = framed(pipeline, ends[0], size, (pipeline.route(*ends), pipeline.route(*ends[::-1])))
+            way = Way(place, ends[0], ends, size, 0.0)
             # no handover: gloo's own thread answers a notice, no rank has to be woken
-            columns.group(Group(frame, edge.source == edge.target, m, 1, 0.0, 0.0, 0.0))
+            columns.group(Group(way.frame(problem), edge.source == edge.target, m, 1, 0.0, 0.0, 0.0, job, way))
             ranks = (first_rank + ends[0], first_rank + ends[1])
-            columns.name(job, replica, NOTICE, edge.stage, range(m), ranks, (0.0, size))
-    for place, (edge, first) in enumerate(carried):
+            columns.name(job, place // problem.tensor, NOTICE, edge.stage, range(m), ranks, (0.0, size))
+    for number, (edge, first) in enumerate(carried):
         if edge.source == edge.target:
             continue
-        numbers = np.arange(base + place * m, base + (place + 1) * m)
+        numbers = np.arange(base + number * m, base + (number + 1) * m)
         columns.notice.append((first, numbers))
         columns.announcement.append((first, numbers + count))
-        columns.then += [(int(number), first + index) for index, number in enumerate(numbers)]
+        columns.then += [(int(notice), first + index) for index, notice in enumerate(numbers)]
 
 
 def _collective(
@@ -204,13 +210,15 @@ def _collective(
     job: int,
     load: Load,
     stage: int,
-    what: Collective,
+    reduces: bool,
     first_rank: int,
     first_stage: int,
     starts: Sequence[int] = (),
 ) -> None:
-    """The messages of one collective over the replicas of a stage; a member sends none before its own of `starts`."""
+    """The messages of one collective over the replicas of a stage, its reduction or its gather; a member sends none
+    before its own of `starts`."""
     problem, base = load.problem, columns.n_messages
+    what = problem.reduction(stage) if reduces else problem.gather(stage)
     rank, kind = problem.stage_to_rank[stage], MESSAGE_KINDS.index(what.kind)
 
     def named(step: CollectiveMessage) -> None:
@@ -218,17 +226,17 @@ def _collective(
         sizes, of_replica = (what.payload(step), what.size(step)), step.source // problem.tensor
         columns.name(job, of_replica, kind, stage, range(step.number, step.number + 1), members, sizes)
 
-    def frame(step: CollectiveMessage, size: float) -> Frame:
-        there_and_back = what.route(step), what.routes.get((step.target, step.source), ())
-        return framed(problem.pipelines[step.source], rank, size, there_and_back, problem.notice_bytes)
+    def way(step: CollectiveMessage, size: float) -> Way:
+        return Way(step.source, rank, (step.source, step.target), size, problem.notice_bytes, stage, reduces)
 
     for index, step in enumerate(what.steps):
         size, parts, start_s = what.size(step), what.parts(step), begin_s(load, step.source, rank)
         release = len(step.after) + step.own + bool(starts)
         whole = Group(in_parts(len(parts)), False, 1, release, problem.handover_s, 0.0, start_s)
         if len(parts) == 1:
-            shape = frame(step, size)
-            whole = whole._replace(frame=shape, send_s=send_seconds(problem, shape, size))
+            taken = way(step, size)
+            shape = taken.frame(problem)
+            whole = whole._replace(frame=shape, send_s=send_seconds(problem, shape, size), job=job, way=taken)
         columns.group(whole)
         named(step)
         columns.then += [(base + before, base + index) for before in step.after]
@@ -248,6 +256,6 @@ def _collective(
         sizes = what.parts(step)
         if len(sizes) == 1:
             continue
-        shapes, start_s = [frame(step, size) for size in sizes], begin_s(load, step.source, rank)
-        for _ in _parts(columns, problem, base + index, 1, shapes, sizes, 1, start_s):
+        ways, start_s = [way(step, size) for size in sizes], begin_s(load, step.source, rank)
+        for _ in _parts(columns, job, problem, base + index, 1, ways, sizes, 1, start_s):
             named(step)

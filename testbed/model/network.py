@@ -5,7 +5,8 @@ delay occupies nothing (CrossPipe, section 3.5). Several links are cut through: 
 tail still comes in. Where a message travels in super-packets, each of them is stored, queued and forwarded by itself,
 so what a router's own site sends meanwhile comes between them. Every super-packet is acknowledged as it arrives;
 acknowledgements take their turn on the links of the route back: over one link they are carried when somebody next looks
-at it, over several each is an event at every link, since what else comes to the second one is not known before.
+at it, over two when somebody looks at either, where nothing may come between (ack_queues.py); else each is an event at
+every link, since what else comes to the next one is not known before.
 
 What others send, datagrams at equal distances, takes its turn as acknowledgements do: over one link that stays as it is
 they are carried when somebody next looks at it, over several links or one that changes each is an event at every link.
@@ -35,11 +36,21 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-COMPILED = ("idle",)
+COMPILED = ("idle", "carry_what_is_left")
+NO_QUEUE = -1
+"""In the place of a queue."""
+
 INLINED = (
     "carry_acknowledgements",
+    "carry_over",
+    "comes_before",
+    "comes_by",
+    "is_one",
+    "carry_one",
+    "taken",
     "occupy",
     "acknowledge",
+    "acknowledge_onward",
     "changes_of",
     "stamp_of",
     "kept_until",
@@ -63,6 +74,7 @@ class LinkOccupancy(NamedTuple):
     """Links and what is on them: `free_s`, `out_s`, `queued`, `head` and `tail` change as time goes on.
 
     Acknowledgements that come to a link by different routes have a queue each there, so that each is in order of time.
+    From some queues they go on to one of another link.
     """
 
     delay_s: Floats
@@ -80,30 +92,48 @@ class LinkOccupancy(NamedTuple):
     """Per link (and one more), where its queues of acknowledgements begin."""
     link: Ints
     """Per queue, its link."""
+    onward: Ints
+    """Per queue, the one of another link that its acknowledgements go on to, or NO_QUEUE."""
+    look_start: Ints
+    """Per link (and one more), where in `looks` those begin that are to be seen to before anything is put on it: those
+    from which acknowledgements go on to it, and itself."""
+    looks: Ints
     queued: Floats
     """Acknowledgements under way, a row for those of a message or piece: when the next one comes, seconds from one to
-    the next, when the last one comes at the latest, how many are left, seconds that each occupies the link."""
+    the next, when the last one comes at the latest, how many are left, seconds that each occupies the link. In a queue
+    from which they go on each has a row of its own: when it comes, its event's number, nothing, nothing, its bytes."""
+    due_s: Floats
+    """Per link, when the next one of its queues comes; endless where there is none."""
+    begin: Ints
+    """Per queue, its first row."""
     head: Ints
     """Per queue, its first row that is not carried yet."""
     tail: Ints
     """Per queue, where its next row goes."""
 
 
+class AckQueues(NamedTuple):
+    """The queues of acknowledgements, link by link; as in `LinkOccupancy`."""
+
+    start: Ints
+    link: Ints
+    onward: Ints
+    look_start: Ints
+    looks: Ints
+    rows: Ints
+    """Per queue, how many it has room for."""
+
+
 def idle(
-    delay_s: Floats,
-    seconds_per_byte: Floats,
-    changes: LinkChanges,
-    stamped: bool,
-    queue_start: Ints,
-    queue_link: Ints,
-    acknowledgements: Ints,
+    delay_s: Floats, seconds_per_byte: Floats, changes: LinkChanges, stamped: bool, queues: AckQueues
 ) -> LinkOccupancy:
-    """Idle links, with room for so many rows of acknowledgements in every queue."""
-    begin = np.concatenate((np.zeros(1, np.int64), np.cumsum(acknowledgements)))
-    queued, free_s, out_s = np.zeros((int(begin[-1]), 5)), np.zeros(len(delay_s)), np.zeros(len(delay_s))
+    """Idle links."""
+    begin = np.concatenate((np.zeros(1, np.int64), np.cumsum(queues.rows)))
+    queued, free_s, out_s = np.empty((int(begin[-1]), 5)), np.zeros(len(delay_s)), np.zeros(len(delay_s))
     head, tail = begin[:-1].copy(), begin[:-1].copy()
     links = delay_s, seconds_per_byte, free_s, out_s, changes, stamped
-    return LinkOccupancy(*links, queue_start, queue_link, queued, head, tail)
+    ways = queues.start, queues.link, queues.onward, queues.look_start, queues.looks
+    return LinkOccupancy(*links, *ways, queued, np.full(len(delay_s), np.inf), begin, head, tail)
 
 
 def steady(n_links: int) -> LinkChanges:
@@ -112,29 +142,62 @@ def steady(n_links: int) -> LinkChanges:
     return LinkChanges(np.zeros(n_links + 1, np.int64), nothing, nothing, nothing)
 
 
+def no_queues(n_links: int) -> AckQueues:
+    """Of links on which nothing is acknowledged."""
+    none, of_links = np.zeros(0, np.int64), np.zeros(n_links + 1, np.int64)
+    return AckQueues(of_links, none, none, of_links, none, none)
+
+
 def idle_links(links: Sequence[LinkCost], free_s: Sequence[float]) -> LinkOccupancy:
     """The links of a problem, free from these times on, for a view that leaves acknowledgements out."""
     costs = [np.array([link[place] for link in links], dtype=np.float64) for place in (0, 1)]
-    none = np.zeros(0, np.int64)
-    wires = idle(costs[0], costs[1], steady(len(links)), False, np.zeros(len(links) + 1, np.int64), none, none)
+    wires = idle(costs[0], costs[1], steady(len(links)), False, no_queues(len(links)))
     wires.free_s[:] = free_s
     return wires
 
 
 def carry_acknowledgements(wires: LinkOccupancy, link: int, now: float) -> None:
-    """Have a link carry what acknowledgements have come to it until now, in the order in which they came."""
-    while True:
-        chosen, until = -1, now
+    """Have a link carry what acknowledgements have come to it until now, also those that went over another one."""
+    for place in range(wires.look_start[link], wires.look_start[link + 1]):
+        carry_over(wires, wires.looks[place], now)
+
+
+def carry_what_is_left(wires: LinkOccupancy) -> None:
+    """At the end, those acknowledgements that go over two links: on the first ones, then on the second ones."""
+    for queue in range(len(wires.link)):
+        if wires.onward[queue] != NO_QUEUE and wires.head[queue] < wires.tail[queue]:
+            carry_over(wires, wires.link[queue], wires.queued[wires.tail[queue] - 1, 0])
+    for queue in range(len(wires.link)):
+        last = wires.onward[queue]
+        if last != NO_QUEUE and wires.head[last] < wires.tail[last]:
+            carry_over(wires, wires.link[last], wires.queued[wires.tail[last] - 1, 0])
+
+
+def carry_over(wires: LinkOccupancy, link: int, now: float) -> None:
+    """Have a link carry what acknowledgements are in its queues until now, in the order in which they came."""
+    while wires.due_s[link] <= now:
+        chosen, until, alone, later = -1, now, True, np.inf
         for queue in range(wires.queue_start[link], wires.queue_start[link + 1]):
             head = wires.head[queue]
-            if head == wires.tail[queue] or wires.queued[head, 0] > until:
+            if head == wires.tail[queue]:
+                continue
+            if wires.queued[head, 0] > until:
+                later = min(later, wires.queued[head, 0])
                 continue
             if chosen >= 0:  # from where the other queue goes on
-                until = max(wires.queued[head, 0], wires.queued[wires.head[chosen], 0])
-            if chosen < 0 or wires.queued[head, 0] < wires.queued[wires.head[chosen], 0]:
+                until, alone = max(wires.queued[head, 0], wires.queued[wires.head[chosen], 0]), False
+            if chosen < 0 or comes_before(wires, queue, chosen):
                 chosen = queue
         if chosen < 0:
+            wires.due_s[link] = later
             return
+        if is_one(wires, chosen):
+            more = True
+            while more:
+                carry_one(wires, link, chosen)
+                more = wires.head[chosen] < wires.tail[chosen] and comes_by(wires, chosen, until, alone)
+                more = more and is_one(wires, chosen)
+            continue
         head, free = wires.head[chosen], wires.free_s[link]
         first, step, end = wires.queued[head, 0], wires.queued[head, 1], wires.queued[head, 2]
         left, busy = wires.queued[head, 3], wires.queued[head, 4]
@@ -150,7 +213,53 @@ def carry_acknowledgements(wires: LinkOccupancy, link: int, now: float) -> None:
         if come < left:
             wires.queued[head, 0], wires.queued[head, 3] = min(first + come * step, end), left - come
         else:
-            wires.head[chosen] = head + 1
+            taken(wires, chosen)
+
+
+def comes_before(wires: LinkOccupancy, queue: int, other: int) -> bool:
+    """Whether the next acknowledgement in a queue comes before that in another one of the link, which is listed before
+    it: of two at one instant that go on to other links the one that was scheduled first, as events are."""
+    mine, theirs = wires.head[queue], wires.head[other]
+    if wires.queued[mine, 0] != wires.queued[theirs, 0]:
+        return bool(wires.queued[mine, 0] < wires.queued[theirs, 0])
+    both_go_on = wires.onward[queue] != NO_QUEUE and wires.onward[other] != NO_QUEUE
+    return bool(both_go_on and wires.queued[mine, 1] < wires.queued[theirs, 1])
+
+
+def is_one(wires: LinkOccupancy, queue: int) -> bool:
+    """Whether the next row of a queue is one acknowledgement."""
+    head = wires.head[queue]
+    last = wires.queued[head, 3] == 1 and wires.queued[head, 0] == wires.queued[head, 2]
+    return bool(wires.onward[queue] != NO_QUEUE or last)
+
+
+def comes_by(wires: LinkOccupancy, queue: int, until: float, alone: bool) -> bool:
+    """Whether the next row of a queue comes before another queue goes on, or by then where there is none."""
+    when = wires.queued[wires.head[queue], 0]
+    return bool(when < until or (alone and when == until))
+
+
+def carry_one(wires: LinkOccupancy, link: int, queue: int) -> None:
+    """Have a link carry the next row in one of its queues, which is one acknowledgement. No link changes where any go
+    on from one."""
+    head, onward = wires.head[queue], wires.onward[queue]
+    begin = max(wires.free_s[link], wires.queued[head, 0])
+    taken(wires, queue)
+    if onward == NO_QUEUE:
+        wires.free_s[link] = begin + wires.queued[head, 4]
+        return
+    size = wires.queued[head, 4]
+    wires.free_s[link] = begin + size * wires.seconds_per_byte[link]
+    there = wires.free_s[link] + wires.delay_s[link]
+    wires.out_s[link] = max(wires.out_s[link], there)
+    acknowledge(wires, onward, size, (there, 0.0, there), 1)
+
+
+def taken(wires: LinkOccupancy, queue: int) -> None:
+    """The next row of a queue is done with; one that has become empty begins anew."""
+    wires.head[queue] += 1
+    if wires.head[queue] == wires.tail[queue]:
+        wires.head[queue] = wires.tail[queue] = wires.begin[queue]
 
 
 def occupy(wires: LinkOccupancy, link: int, size: float, now: float, last_bit: float) -> float:
@@ -233,4 +342,15 @@ def acknowledge(wires: LinkOccupancy, queue: int, size: float, times: tuple[floa
     place = wires.tail[queue]
     wires.tail[queue] = place + 1
     wires.queued[place, 0], wires.queued[place, 1], wires.queued[place, 2] = times
-    wires.queued[place, 3], wires.queued[place, 4] = count, size * wires.seconds_per_byte[wires.link[queue]]
+    link = wires.link[queue]
+    wires.queued[place, 3], wires.queued[place, 4] = count, size * wires.seconds_per_byte[link]
+    wires.due_s[link] = min(wires.due_s[link], times[0])
+
+
+def acknowledge_onward(wires: LinkOccupancy, queue: int, size: float, when: float, number: int) -> None:
+    """Put an acknowledgement of `size` wire bytes that comes `when` into a queue from which it goes on; `number` is
+    that of its event, if it were one."""
+    place = wires.tail[queue]
+    wires.tail[queue] = place + 1
+    wires.queued[place, 0], wires.queued[place, 1], wires.queued[place, 4] = when, number, size
+    wires.due_s[wires.link[queue]] = min(wires.due_s[wires.link[queue]], when)

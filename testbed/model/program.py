@@ -115,12 +115,19 @@ class Program(NamedTuple):
     back: Ints
     """Per message, the route of its acknowledgements."""
     ack_queue: Ints
-    """Per message, the queue of its acknowledgements where that route is one link; else NONE: each goes by itself."""
+    """Per message, the queue of its acknowledgements where that route is one link, or two where that can be; else NONE:
+    each goes by itself."""
     queue_start: Ints
     """Per link (and one more), where its queues of acknowledgements begin: one per route that is answered over it, and
-    one for each stream that crosses nothing else."""
+    one for each stream that crosses nothing else; behind these one per link from which they go on to it, and one for
+    each link that they come from and each that they go on to."""
     queue_link: Ints
     """Per queue, its link."""
+    queue_onward: Ints
+    """Per queue, the one of another link that its acknowledgements go on to, or NONE."""
+    look_start: Ints
+    """Per link (and one more), where in `looks` those begin whose queues say what is on it: others, then itself."""
+    looks: Ints
     shards: Ints
     """Per stage, how many messages bring its parameters."""
     gradients: Ints
@@ -151,7 +158,8 @@ class Program(NamedTuple):
     stamped: bool
     """Whether a packet keeps what its link is as it comes there, however that changes while it waits."""
     acknowledgements: Ints
-    """Per queue, of how many messages and pieces it may have to hold the acknowledgements; of a stream's, its spans."""
+    """Per queue, of how many messages and pieces it may have to hold the acknowledgements, of two links how many of
+    these; of a stream's, its spans."""
     stream_queue: Ints
     """Per stream of datagrams, as the next two: its queue where its route is one link that stays as it is; else NONE:
     each goes by itself."""

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from testbed.model.frames import Frame
+from testbed.model.ack_queues import QueuesOfLinks
+from testbed.model.frames import Frame, Way
 from testbed.model.network import Floats, Ints
 from testbed.model.program import NONE, Program
 from testbed.pipeline.link import Stream
@@ -41,6 +42,22 @@ NAME = np.dtype(
 """As the columns of that name in the table of messages."""
 
 
+class _MessageNames(NamedTuple):
+    """What messages are called that differ in their microbatch only; as in NAME."""
+
+    job: int
+    replica: int
+    kind: int
+    stage: int
+    source_rank: int
+    target_rank: int
+    payload_bytes: float
+    wire_bytes: float
+    first: int
+    """Microbatch, or number in a collective, of the first of them."""
+    many: int
+
+
 class Group(NamedTuple):
     """Messages that differ in their microbatch only."""
 
@@ -51,6 +68,9 @@ class Group(NamedTuple):
     handover_s: float
     send_s: float
     start_s: float
+    job: int = 0
+    way: Way | None = None
+    """What its frame follows from on the routes of its job; None where that is the same on all."""
 
 
 class ProgramColumns:
@@ -62,10 +82,13 @@ class ProgramColumns:
         self.n_links, self.changing = n_links, changing
         self.routes: dict[Route, int] = {}
         self.answered: dict[tuple[Route, Route], int] = {}
-        """(route, route back of one link) -> how many messages and pieces are acknowledged over it."""
+        """(route, route back) -> how many messages and pieces are acknowledged over it; over several links how many
+        times."""
         self.groups: list[Group] = []
+        self.frames: list[Frame] = []
+        """Of the groups, on the routes that are taken."""
         self.n_messages = 0
-        self.named: list[np.ndarray[tuple[int], np.dtype[np.void]]] = []
+        self.named: list[_MessageNames] = []
         self.row_lengths: list[int] = []
         self.begin_s: list[float] = []
         self.waits: list[bool] = []
@@ -103,14 +126,19 @@ class ProgramColumns:
 
     def group(self, group: Group) -> None:
         """Messages of one kind, and what acknowledges them."""
-        frame = group.frame
+        self._crossed(group.frame, group.size)
+        self.groups.append(group)
+        self.frames.append(group.frame)
+        self.n_messages += group.size
+
+    def _crossed(self, frame: Frame, count: int) -> None:
         for route in (frame.route, frame.back):
             self.routes.setdefault(route, len(self.routes))
-        if frame.acks and len(frame.back) == 1:
-            there_and_back = frame.route, frame.back
-            self.answered[there_and_back] = self.answered.get(there_and_back, 0) + group.size * max(1, frame.pieces)
-        self.groups.append(group)
-        self.n_messages += group.size
+        if frame.acks:
+            there_and_back, rows = (frame.route, frame.back), max(1, frame.pieces)
+            if len(frame.back) > 1:
+                rows = frame.acks
+            self.answered[there_and_back] = self.answered.get(there_and_back, 0) + count * rows
 
     def name(
         self,
@@ -123,11 +151,19 @@ class ProgramColumns:
         sizes: tuple[float, float],
     ) -> None:
         """Rows of `names`: between which ranks, and the bytes of payload and on the wire."""
-        rows = np.zeros(len(microbatches), NAME)
-        rows["job"], rows["replica"], rows["kind"], rows["stage"] = job, replica, kind, stage
-        rows["microbatch"], (rows["source_rank"], rows["target_rank"]) = microbatches, ranks
-        rows["payload_bytes"], rows["wire_bytes"] = sizes
-        self.named.append(rows)
+        source, target = ranks
+        named = (job, replica, kind, stage, source, target)
+        self.named.append(_MessageNames(*named, *sizes, microbatches.start, len(microbatches)))
+
+    def _name_rows(self) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+        """Per message."""
+        counts = np.array([each.many for each in self.named], np.int64)
+        rows = np.zeros(int(counts.sum()), NAME)
+        for column in _MessageNames._fields[:-2]:
+            rows[column] = np.array([getattr(each, column) for each in self.named], NAME[column]).repeat(counts)
+        begins = np.cumsum(counts) - counts - [each.first for each in self.named]
+        rows["microbatch"] = np.arange(len(rows)) - begins.repeat(counts)
+        return rows
 
     # --- the whole -----------------------------------------------------------------------------
 
@@ -135,10 +171,7 @@ class ProgramColumns:
         """What the rows are called."""
         owners = np.array(self.owner)
         owner = owners[np.arange(len(self.row_lengths)).repeat(self.row_lengths)]
-        messages, begin = np.empty(sum(map(len, self.named)), NAME), 0
-        for rows in self.named:  # np.concatenate looks at the types of all of them anew
-            messages[begin : begin + len(rows)] = rows
-            begin += len(rows)
+        messages = self._name_rows()
         for end in ("source_rank", "target_rank"):
             messages[end] = owners[messages[end], 2]
         return RowNames(owner[:, 0], owner[:, 1], owner[:, 2], messages)
@@ -162,6 +195,21 @@ class ProgramColumns:
             seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
             **self._changes(problem),
         )
+
+    def rerouted(self, program: Program, problems: Sequence[Problem]) -> Program:
+        """A program that these columns made, for the same jobs on other routes, as other columns would make it.
+
+        Raises ValueError where a message now crosses links and did not, or does no longer: its ends change what it
+        takes to send it.
+        """
+        moved = [group.frame if group.way is None else group.way.frame(problems[group.job]) for group in self.groups]
+        if any(bool(one.route) != bool(other.route) for one, other in zip(moved, self.frames, strict=True)):
+            raise ValueError("a message that crosses links does so on all routes")
+        self.frames, self.routes, self.answered = moved, {}, {}
+        for group, frame in zip(self.groups, moved, strict=True):
+            self._crossed(frame, group.size)
+        counts = np.array([group.size for group in self.groups], np.int64)
+        return program._replace(**self._framed(counts), **self._routes_and_queues(counts, problems[0].streams))
 
     def _changes(self, problem: Problem) -> dict[str, Any]:
         """Link by link, each in order of time."""
@@ -201,13 +249,11 @@ class ProgramColumns:
         }
 
     def _messages(self, counts: Ints) -> dict[str, Any]:
-        groups, frames = self.groups, [group.frame for group in self.groups]
+        groups = self.groups
         then = sorted(self.then)
         followers = np.bincount([message for message, _ in then], minlength=self.n_messages)
-        source, target = (
-            np.concatenate([rows[end] for rows in self.named]).astype(np.int64)
-            for end in ("source_rank", "target_rank")
-        )
+        named = self._name_rows()
+        source, target = (named[end].astype(np.int64) for end in ("source_rank", "target_rank"))
         parts, which = self._parts()
         return {
             "release": _of_groups(counts, [group.release for group in groups], np.int64),
@@ -223,17 +269,23 @@ class ProgramColumns:
             "then": np.array([following for _, following in then], np.int64),
             **parts,
             "thread": target * (which.max() + 1) + which,
-            "answered": np.concatenate([rows["kind"] for rows in self.named]) == NOTICE,
+            "answered": named["kind"] == NOTICE,
             "begins": self._by_message(self.begins),
             "gathers": self._by_message(self.gathers),
+            **self._framed(counts),
+            "handover_s": _of_groups(counts, [group.handover_s + group.send_s for group in groups], np.float64),
+            "send_s": _of_groups(counts, [group.send_s for group in groups], np.float64),
+        }
+
+    def _framed(self, counts: Ints) -> dict[str, Any]:
+        frames = self.frames
+        return {
             "wire_bytes": _of_groups(counts, [frame.last_bytes for frame in frames], np.float64),
             "piece_bytes": _of_groups(counts, [frame.piece_bytes for frame in frames], np.float64),
             "pieces": _of_groups(counts, [frame.pieces for frame in frames], np.int64),
             "notice_ahead_bytes": _of_groups(counts, [frame.notice_ahead_bytes for frame in frames], np.float64),
             "acks": _of_groups(counts, [frame.acks for frame in frames], np.int64),
             "ack_bytes": _of_groups(counts, [frame.ack_bytes for frame in frames], np.float64),
-            "handover_s": _of_groups(counts, [group.handover_s + group.send_s for group in groups], np.float64),
-            "send_s": _of_groups(counts, [group.send_s for group in groups], np.float64),
         }
 
     def _parts(self) -> tuple[dict[str, Any], Ints]:
@@ -261,42 +313,16 @@ class ProgramColumns:
     def _routes_and_queues(self, counts: Ints, streams: Sequence[Stream]) -> dict[str, Any]:
         for stream in streams:
             self.routes.setdefault(stream.route, len(self.routes))
-        frames, routes = [group.frame for group in self.groups], list(self.routes)
-        answered = [(link, there, NONE) for there, (link,) in self.answered]
-        waiting = [
-            (stream.route[0], (), number)
-            for number, stream in enumerate(streams)
-            if len(stream.route) == 1 and self.changing.isdisjoint(stream.route)
-        ]
-        # numbered link by link; a stream is a queue that is never empty
-        queues = sorted([*answered, *waiting])
-        queue_of: dict[tuple[Route, Route], int] = {
-            (there, (link,)): number for number, (link, there, stream) in enumerate(queues) if stream == NONE
-        }
-        stream_queues = {stream: number for number, (_, _, stream) in enumerate(queues) if stream != NONE}
-        queue_link = np.array([link for link, _, _ in queues], np.int64)
-        ack_queues = [
-            queue_of.get((frame.route, frame.back), NONE)
-            if self.changing.isdisjoint(frame.route + frame.back)
-            else NONE
-            for frame in frames
-        ]
+        frames, routes = self.frames, list(self.routes)
+        queues = QueuesOfLinks(self.answered, streams, self.changing, in_parts=bool(self.parts))
         return {
             "route": _of_groups(counts, [self.routes[frame.route] for frame in frames], np.int64),
             "route_start": _starts([len(route) for route in routes]),
             "route_links": np.array([link for route in routes for link in route], dtype=np.int64),
             "back": _of_groups(counts, [self.routes[frame.back] for frame in frames], np.int64),
-            "ack_queue": _of_groups(counts, ack_queues, np.int64),
-            "queue_start": _starts(np.bincount(queue_link, minlength=self.n_links)),
-            "queue_link": queue_link,
-            "acknowledgements": np.array(
-                [
-                    self.answered[there, (link,)] if number == NONE else len(streams[number].spans)
-                    for link, there, number in queues
-                ],
-                np.int64,
-            ),
-            "stream_queue": np.array([stream_queues.get(number, NONE) for number in range(len(streams))], np.int64),
+            "ack_queue": _of_groups(counts, queues.of_frames(frames), np.int64),
+            **queues.columns(self.n_links),
+            "stream_queue": queues.of_streams(),
             "stream_route": np.array([self.routes[stream.route] for stream in streams], np.int64),
             "stream_bytes": np.array([stream.wire_bytes for stream in streams], np.float64),
             **_spans(streams),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.model.network import Floats, Ints, LinkChanges, LinkOccupancy, acknowledge, idle
+from testbed.model.network import AckQueues, Floats, Ints, LinkChanges, LinkOccupancy, acknowledge, idle
 from testbed.model.program import NONE, Program
 
 COMPILED = ("started", "idle_wires", "push", "append", "put_first")
@@ -86,7 +86,7 @@ class State(NamedTuple):
     start: Floats
     end: Floats
     posted: Floats
-    """Per message, as the next nine."""
+    """Per message, as the next ten."""
     sent: Floats
     arrived: Floats
     awaited: Floats
@@ -100,8 +100,20 @@ class State(NamedTuple):
     """Pieces that are not at the end of the route; of a message in parts, parts that have not come."""
     last_bit: Floats
     """When it is where its first bit is; of a message in parts, when the last one until now came."""
+    in_row: Ints
+    """Pieces of it that leave in a row and are still to come to the first router ..."""
+    left_s: Floats
+    """... and when the next one of these has left its first link."""
+    row_s: Floats
+    """Per row of pieces that a message sends, as the next two, a heap: when the next one is at its first router, ..."""
+    row_number: Ints
+    """... the number of that event ..."""
+    row_message: Ints
+    """... and the message."""
+    rows: Ints
+    """(1,): how many rows there are."""
     rank_waiting: Ints
-    """The rank that waits for it, or NONE."""
+    """Per message, the rank that waits for it, or NONE."""
     position: Ints
     """Per rank, its next place in the order, as the next three."""
     rank_free: Floats
@@ -163,6 +175,12 @@ def started(program: Program) -> State:
         program.lag_s.copy(),
         np.maximum(program.pieces, 1),
         np.zeros(n_messages),
+        np.zeros(n_messages, np.int64),
+        np.zeros(n_messages),
+        np.zeros(n_messages),
+        np.zeros(n_messages, np.int64),
+        np.zeros(n_messages, np.int64),
+        np.zeros(1, np.int64),
         np.full(n_messages, NONE),
         program.row_start[:-1].copy(),
         program.begin_s.copy(),
@@ -192,15 +210,15 @@ def idle_wires(program: Program) -> LinkOccupancy:
     changes = LinkChanges(
         program.change_start, program.changed_at_s, program.changed_delay_s, program.changed_seconds_per_byte
     )
-    wires = idle(
-        program.delay_s,
-        program.seconds_per_byte,
-        changes,
-        program.stamped,
+    queues = AckQueues(
         program.queue_start,
         program.queue_link,
+        program.queue_onward,
+        program.look_start,
+        program.looks,
         program.acknowledgements,
     )
+    wires = idle(program.delay_s, program.seconds_per_byte, changes, program.stamped, queues)
     for stream in range(len(program.stream_queue)):
         queue = program.stream_queue[stream]
         if queue == NONE:

@@ -14,6 +14,7 @@ class RankRoutes:
         """In a case; without one, on the default routes of the network as it is planned."""
         self.network = planned(plan.network) if case is None else network_at(plan, case)
         self.node_of = routes.nodes_of_ranks(plan)
+        self._datacenter = {rank: routes.datacenter_of(node) for rank, node in self.node_of.items()}
         self._given = {} if case is None else routes.routes_of_ranks(plan, case)
 
     def __call__(self, source: int, target: int) -> Route:
@@ -29,4 +30,4 @@ class RankRoutes:
 
     def datacenter(self, rank: int) -> str:
         """Where a rank is."""
-        return routes.datacenter_of(self.node_of[rank])
+        return self._datacenter[rank]

@@ -74,10 +74,10 @@ def predict_together(plan: Plan, case: Case) -> Trace:
 
 def simulate_together(plan: Plan, case: Case, loads: Sequence[Load]) -> Trace:
     """The trace of the jobs at work in a case; jobs and ranks have the numbers of the plan."""
-    return _numbered(plan, case, simulate_jobs(loads))
+    return numbered(plan, case, simulate_jobs(loads))
 
 
-def _numbered(plan: Plan, case: Case, trace: Trace) -> Trace:
+def numbered(plan: Plan, case: Case, trace: Trace) -> Trace:
     """A trace of the jobs at work, with the numbers of the plan."""
     working = at_work(plan, case)
     if len(working) == len(plan.jobs):
@@ -104,7 +104,7 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
     """
     if plan.rounds == "free":
         free = free_training(plan, case, loads)
-        return free._replace(trace=_numbered(plan, case, free.trace))
+        return free._replace(trace=numbered(plan, case, free.trace))
     events, slots_change = link_events_of(plan, case), frozenset(one.round for one in rank_changes(plan, case))
     if not events and not slots_change and not rates_change(plan):
         trace = simulate_rounds(plan, case, loads)
@@ -115,7 +115,7 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
             ]
             for number in trace.iterations().tolist()
         }
-        return TrainingPrediction(_numbered(plan, case, trace), (), by_round)
+        return TrainingPrediction(numbered(plan, case, trace), (), by_round)
     cases = next((cases for cases in trainings(plan.cases) if case.label in [one.label for one in cases]), [case])
     place = [one.label for one in cases].index(case.label)
     segments = []
@@ -126,10 +126,10 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
         down = network_at(plan, one).down
         segments.append(Segment(phase.rounds, mine, slots, varies(plan, one), slots_change, down))
     found = simulate_training(plan, events, segments, ends=place == len(cases) - 1)
-    return found._replace(trace=_numbered(plan, case, found.trace))
+    return found._replace(trace=numbered(plan, case, found.trace))
 
 
-def _differ(plan: Plan, case: Case) -> bool:
+def differ(plan: Plan, case: Case) -> bool:
     """Whether iterations of a case differ by what happens to links, ranks or the traffic beside the jobs."""
     return bool(link_events_of(plan, case) or rank_changes(plan, case)) or rates_change(plan)
 
@@ -153,7 +153,15 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
 
     Raises as `predict_together`.
     """
+    if one_stands_for_all(plan, case):
+        return list(times_and_ranges(plan, case).ranges or ())
     return ranges_of_training(plan, case, predict_training(plan, case))
+
+
+def one_stands_for_all(plan: Plan, case: Case) -> bool:
+    """Whether all iterations of a case are alike, whatever routes it takes: nothing changes, varies, or runs freely."""
+    uniform = all(is_uniform(plan.jobs[number]) for number in at_work(plan, case))
+    return uniform and plan.rounds == "together" and not differ(plan, case)
 
 
 class TimesAndRanges(NamedTuple):
@@ -171,8 +179,7 @@ def times_and_ranges(plan: Plan, case: Case, most_events: float = math.inf) -> T
     Without ranges where one run of the event model costs more than `most_events` (they take many runs).
     Raises as `predict_together`.
     """
-    uniform = all(is_uniform(plan.jobs[number]) for number in at_work(plan, case))
-    if plan.rounds == "free" or not uniform or _differ(plan, case):
+    if not one_stands_for_all(plan, case):
         return TimesAndRanges(iteration_times(plan, case), tuple(ranges_of_case(plan, case)))
     loads = loads_of_case(plan, case)
     orders = orders_of(loads)
@@ -264,7 +271,7 @@ def predict_alone(plan: Plan, case: Case, load: Load, job: int) -> Trace:
     """The trace of a job's iterations as if no other one were there, from its `load` in the usual iteration of all:
     where links or ranks change, of that one as they are in it.
     """
-    if plan.rounds == "together" and _differ(plan, case):
+    if plan.rounds == "together" and differ(plan, case):
         return simulate_jobs([load._replace(start_s=0.0)])
     alone, of_job = load._replace(start_s=0.0, slots_s=None), replace(case, alone=plan.jobs[job].name)
     if plan.rounds == "free":

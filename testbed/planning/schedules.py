@@ -196,14 +196,17 @@ def ranked(
     with the least 95th percentile over DRAWS draws first, which is the time it has then. Raises BadInput where a
     schedule is wrong, without pacing, or of slots that are not drawn where it is to be robust.
     """
+    from testbed.schedule.evaluation import kept_processes
+
     if is_robust(best):
         where = source or plan.jobs[job].workload.name, f"schedule {best.label}.{ROBUST}"
         require_draws(plan.jobs[job], where, True)
     choices = [choice.model_copy(update={"memory": best.memory}) for choice in quick_choices(plan, job=job)]
-    found = candidates(plan, choices, watch, job=job, source=source)
-    if is_robust(best):
-        return found._replace(found=_by_p95(found.found, plan.jobs[job]))
-    return found._replace(found=_by_worst(found.found, plan.jobs[job].workload.receives))
+    with kept_processes():
+        found = candidates(plan, choices, watch, job=job, source=source)
+        if is_robust(best):
+            return found._replace(found=_by_p95(found.found, plan.jobs[job]))
+        return found._replace(found=_by_worst(found.found, plan.jobs[job].workload.receives))
 
 
 def is_robust(choice: ScheduleChoice) -> bool:
@@ -231,11 +234,14 @@ def _by_p95(found: Sequence[Candidate], job: Job) -> list[Candidate]:
 
 def _by_worst(found: Sequence[Candidate], receives: Receives) -> list[Candidate]:
     """The fastest first, those in front by what they may take at worst, by who comes first of messages that meet."""
+    from testbed.schedule.evaluation import in_kept_process
+
     rest = sorted(found, key=lambda candidate: candidate.makespan_s)
     front: list[tuple[float, Candidate]] = []
     while rest and not any(worst_s <= rest[0].makespan_s for worst_s, _ in front):
         candidate = rest.pop(0)
-        (predicted_range,) = ranges_of_orders([Load(candidate.problem, candidate.generated.schedule, 0.0, receives)])
+        alone = [Load(candidate.problem, candidate.generated.schedule, 0.0, receives)]
+        (predicted_range,) = in_kept_process(ranges_of_orders, alone)
         front.append((worst_s(candidate.makespan_s, predicted_range), candidate))
     return [candidate for _, candidate in sorted(front, key=lambda pair: pair[0])] + rest
 

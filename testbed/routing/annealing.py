@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -50,27 +51,52 @@ def annealing(
     return incumbent.best[of_flow] % problem.choices
 
 
+@dataclass
+class _Loads:
+    """How many flows cross every link, while destinations change their routes."""
+
+    problem: RoutingProblem
+    flows: list[Ints]
+    """Per destination, the flows that it receives."""
+    load: Ints
+    crossed: dict[tuple[int, int], Ints] = field(default_factory=dict)
+    """(destination, route number) -> the links that its flows cross, each as often as they do."""
+
+    def add(self, destination: int, route: int, change: int) -> None:
+        """So many more of each of a destination's flows, on the routes of that number."""
+        if (destination, route) not in self.crossed:
+            candidates = [self.problem.routes_of(int(flow)) for flow in self.flows[destination]]
+            links = [link for each in candidates for link in each[route % len(each)]]
+            self.crossed[destination, route] = np.array(links, np.int64)
+        np.add.at(self.load, self.crossed[destination, route], change)
+
+    def energy(self) -> int:
+        """Most flows on a link, times the links that have so many."""
+        most = int(self.load.max(initial=0))
+        return most * int((self.load == most).sum())
+
+
 def _cool(
     problem: RoutingProblem, destinations: _Destinations, state: Ints, rng: np.random.Generator, best: Incumbent[Ints]
 ) -> None:
     """Offer the route numbers of every destination that have less energy than all before; `state` is where to begin."""
     count = len(state)
-    load = np.zeros(problem.n_links, np.int64)
+    loads = _Loads(problem, destinations.flows, np.zeros(problem.n_links, np.int64))
     for number in range(count):
-        _add(problem, destinations.flows[number], int(state[number]), load, 1)
-    energy = _energy(load)
+        loads.add(number, int(state[number]), 1)
+    energy = loads.energy()
     best.offer(state.copy(), energy)
     temperature = _HOTTEST
     while temperature > _COLDEST and count > 1:
         one, other = _two(rng, destinations.place)
-        _swap(problem, destinations, state, load, (one, other))
-        changed = _energy(load)
+        _swap(loads, state, (one, other))
+        changed = loads.energy()
         if changed <= energy or rng.random() < math.exp((energy - changed) / temperature):
             energy = changed
             if energy < best.best_s:
                 best.offer(state.copy(), energy)
         else:
-            _swap(problem, destinations, state, load, (one, other))
+            _swap(loads, state, (one, other))
         temperature *= _COOLER
 
 
@@ -82,21 +108,9 @@ def _two(random: np.random.Generator, place: Ints) -> tuple[int, int]:
     return (one, int(random.choice(others))) if len(others) else (one, one)
 
 
-def _swap(problem: RoutingProblem, destinations: _Destinations, state: Ints, load: Ints, two: tuple[int, int]) -> None:
+def _swap(loads: _Loads, state: Ints, two: tuple[int, int]) -> None:
     for number in two:
-        _add(problem, destinations.flows[number], int(state[number]), load, -1)
+        loads.add(number, int(state[number]), -1)
     state[list(two)] = state[list(two[::-1])]
     for number in two:
-        _add(problem, destinations.flows[number], int(state[number]), load, 1)
-
-
-def _add(problem: RoutingProblem, flows: Ints, route: int, load: Ints, change: int) -> None:
-    for flow in flows:
-        candidates = problem.routes_of(int(flow))
-        for link in candidates[route % len(candidates)]:
-            load[link] += change
-
-
-def _energy(load: Ints) -> int:
-    most = int(load.max(initial=0))
-    return most * int((load == most).sum())
+        loads.add(number, int(state[number]), 1)

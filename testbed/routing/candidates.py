@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from testbed.grouping import grouped
 from testbed.plan.network_state import NetworkState
@@ -25,6 +25,7 @@ class DirectionsByPlace:
         self._leaving = grouped((link.source, index) for index, link in up)
         self._arriving = grouped((link.target, index) for index, link in up)
         self._links_to: dict[str, dict[str, int]] = {}
+        self._near: dict[tuple[str, str, int], Sequence[tuple[int, str]]] = {}
 
     def between(self, source: str, target: str, default: Route, detour: int) -> tuple[Route, ...]:
         """`default`, then every other route without a loop that has at most `detour` links more than the shortest one.
@@ -59,8 +60,17 @@ class DirectionsByPlace:
             if at == target:
                 found.append(route)
                 continue
-            for index in self._leaving.get(at, ()):
-                to = self._directions[index].target
-                if to not in seen and to in far and len(route) + 1 + far[to] <= most:
+            for index, to in self._leading(at, target, far, most - len(route) - 1):
+                if to not in seen:
                     waiting.append((to, (*route, index), seen | {to}))
         return found
+
+    def _leading(self, at: str, target: str, far: Mapping[str, int], most: int) -> Sequence[tuple[int, str]]:
+        """The links that leave a place, with where they end, from which at most so many others lead to `target`: few of
+        many, and asked for by every route that comes by."""
+        known = self._near.get((at, target, most))
+        if known is None:
+            ends = [(index, self._directions[index].target) for index in self._leaving.get(at, ())]
+            known = [(index, to) for index, to in ends if to in far and far[to] <= most]
+            self._near[at, target, most] = known
+        return known

@@ -9,9 +9,8 @@ import numpy as np
 from testbed.model.network import Floats
 from testbed.plan import routes
 from testbed.plan.plan import Case, Plan
-from testbed.planning.prediction import predict_together
 from testbed.routing.apply import Demands
-from testbed.trace.tables import NOTICE
+from testbed.trace.tables import NOTICE, Trace
 
 _SHARES = (50.0, 95.0, 99.0, 100.0)
 
@@ -38,15 +37,15 @@ class Completions(NamedTuple):
         return np.sort(np.concatenate(self.draws))
 
 
-def completion_times(plan: Plan, case: Case, wanted: Demands) -> Floats:
-    """Seconds from being handed to the network to the last byte's arrival, ascending: the messages that are under way
-    over links between the ends of flows to be routed, in one iteration of all jobs.
+def completion_times(plan: Plan, case: Case, wanted: Demands, predicted: Trace) -> Floats:
+    """Of an iteration of all jobs that is predicted on the routes of a case.
 
-    Raises BadInput for a job whose times only a run can tell.
+    Seconds from being handed to the network to the last byte's arrival, ascending: the messages that are under way
+    over links between the ends of flows to be routed.
     """
     nodes, route_of = routes.nodes_of_ranks(plan), routes.routes_of_nodes(plan, case)
     routed = {(flow.source, flow.target) for flow in wanted.elephants if route_of[flow.source, flow.target]}
-    messages = predict_together(plan, case).messages
+    messages = predicted.messages
     messages = messages[messages["kind"] != NOTICE]
     pairs = zip(messages["source_rank"].tolist(), messages["target_rank"].tolist(), strict=True)
     counted = np.array([(nodes[source], nodes[target]) in routed for source, target in pairs], bool)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from testbed.model.network import Bools, Floats, Ints
+from testbed.model.simulate import COMPILED as COMPILED_MODEL
 from testbed.routing.routing_problem import Routes
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ COMPILED = ("fill", "place", "colour")
 """What `loops` compiles of this module."""
 
 LARGE = 4_000
-"""Flows times routes or directions: from here on it is worth to wait for the compiled form to be imported."""
+"""Flows times routes or directions: from here on it is worth to wait for the compiled form to be imported ..."""
+
+LARGE_BESIDE = 1_000
+"""... and from here on where the event model runs compiled, so that the compiler is imported."""
 
 TOLERANCE = 1e-9
 """Relative: rates, and ends of messages, that differ by less are equal."""
@@ -30,7 +34,8 @@ TOLERANCE = 1e-9
 
 def loops(size: int) -> ModuleType | CompiledFunctions:
     """The functions below, compiled where `size` (flows times routes or directions) is large."""
-    return sys.modules[__name__] if size < LARGE else _compiled()
+    large = LARGE_BESIDE if COMPILED_MODEL in sys.modules else LARGE
+    return sys.modules[__name__] if size < large else _compiled()
 
 
 @cache
@@ -56,7 +61,7 @@ def fill(first: Ints, crossed: Ints, rate_bps: Floats, sending: Bools) -> Floats
                 growing += 1
                 for place_ in range(first[flow], first[flow + 1]):
                     count[crossed[place_]] += 1
-    used = np.flatnonzero(count)
+    used, grow = np.flatnonzero(count), np.flatnonzero(rates == -1.0)
     full = np.zeros(len(rate_bps), np.bool_)
     while growing > 0:
         level = np.inf
@@ -65,18 +70,20 @@ def fill(first: Ints, crossed: Ints, rate_bps: Floats, sending: Bools) -> Floats
                 level = min(level, left[link] / count[link])
         for link in used:
             full[link] = count[link] > 0 and left[link] <= level * count[link] * (1 + TOLERANCE)
-        for flow in range(len(sending)):
-            if rates[flow] != -1.0:
-                continue
+        still = 0
+        for flow in grow[:growing]:
             stops = False
             for place_ in range(first[flow], first[flow + 1]):
                 stops = stops or full[crossed[place_]]
             if stops:
                 rates[flow] = level
-                growing -= 1
                 for place_ in range(first[flow], first[flow + 1]):
                     count[crossed[place_]] -= 1
                     left[crossed[place_]] = max(0.0, left[crossed[place_]] - level)
+            else:
+                grow[still] = flow
+                still += 1
+        growing = still
     return rates
 
 

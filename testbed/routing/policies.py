@@ -16,7 +16,7 @@ from testbed.errors import BadInput, TestbedError
 from testbed.model.network import Ints
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
 from testbed.routing.planner import PlannedCases, Planner, PlannerInput
-from testbed.routing.routing_problem import RoutingProblem
+from testbed.routing.routing_problem import Routes, RoutingProblem
 from testbed.spec import yaml_tree
 from testbed.spec.choice import own_name
 from testbed.spec.plugin_options import checked_options
@@ -167,7 +167,9 @@ def _read_only(problem: RoutingProblem) -> RoutingProblem:
         if isinstance(value, np.ndarray):
             views[column.name] = value.view()
             views[column.name].flags.writeable = False
-    return dataclasses.replace(problem, **views)
+    made = dataclasses.replace(problem, **views)
+    made.__dict__["routes"] = Routes(*(each.copy() for each in problem.routes))  # put together once for all of them
+    return made
 
 
 def _checked(chosen: PolicyChoice, problem: RoutingProblem, choice: object) -> Ints:

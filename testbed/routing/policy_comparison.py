@@ -12,7 +12,8 @@ import numpy as np
 from testbed.model.network import Floats, Ints
 from testbed.plan.network_state import NetworkState, network_at
 from testbed.plan.plan import Case, Plan
-from testbed.planning.prediction import times_and_ranges
+from testbed.planning.prediction import numbered, one_stands_for_all, predict_together, times_and_ranges
+from testbed.planning.rerouted_case import ReroutedCase
 from testbed.planning.ties import EVENTS, Range
 from testbed.routing.apply import Demands, demands, on_routes, taken
 from testbed.routing.completion_times import Completions, completion_times
@@ -58,22 +59,20 @@ def compare(
     plan: Plan, case: Case, wanted: Demands, asked: PolicyComparison, watch: Watch | None = None
 ) -> list[PolicyOutcome]:
     """Every policy's outcome on the demands of a case. Raises as `route`, and as planners do."""
-    found = []
+    found, choices = [], _Choices(plan, case, wanted)
     for chosen in asked.policies:
         if isinstance(chosen.policy, Planner):
             found += _of_planner(plan, case, chosen, PlannerInput(replace(plan, cases=(case,)), asked.reach, watch))
         elif asked.seeds == 1 or "seed" in chosen.options or not chosen.takes("seed"):
             made = route(chosen, wanted.problem)
-            found.append(
-                _outcome(plan, case, wanted, chosen.label, made, _completions(plan, case, wanted, chosen, [made]))
-            )
+            found.append(choices.outcome(chosen.label, made, choices.completions(chosen, [made])))
         else:
             drawn = [route(chosen.with_seed(seed), wanted.problem) for seed in range(1, asked.seeds + 1)]
             drawn.sort(key=lambda drawing: measured_by(wanted.problem, drawing.choice).vector())
-            completions = _completions(plan, case, wanted, chosen, drawn)
+            completions = choices.completions(chosen, drawn)
             for words, made in (("median", drawn[asked.seeds // 2]), ("worst", drawn[0])):
                 label = f"{chosen.label}, {words} of {asked.seeds}"
-                found.append(_outcome(plan, case, wanted, label, made, completions))
+                found.append(choices.outcome(label, made, completions))
     return found
 
 
@@ -97,35 +96,63 @@ def _of_planner(plan: Plan, case: Case, chosen: PolicyChoice, task: PlannerInput
         wanted = demands(further, planned_case, task.reach)
         remark = "; ".join((*(() if planned_case.label == case.label else (planned_case.label,)), *made.remarks))
         routed = Routed(np.array(taken(further, planned_case, wanted), np.int64), seconds, remark)
-        completions = _completions(further, planned_case, wanted, chosen, [routed])
-        found.append(_outcome(further, planned_case, wanted, chosen.label, routed, completions))
+        choices = _Choices(further, planned_case, wanted)
+        found.append(choices.outcome(chosen.label, routed, choices.completions(chosen, [routed])))
     return found
 
 
-def _completions(plan: Plan, case: Case, wanted: Demands, chosen: PolicyChoice, drawn: Sequence[Routed]) -> Completions:
-    """Flow completion times under every draw of a policy."""
-    known: dict[tuple[int, ...], Floats] = {}
-    for made in drawn:
+class _Predicted(NamedTuple):
+    """Of one choice of routes."""
+
+    completions: Floats
+    """Flow completion times."""
+    times_s: tuple[float, ...] | None
+    """Per job, as `iteration_times`, where there are too many events for ranges; else None."""
+
+
+class _Choices:
+    """The case on one choice of routes after another, each predicted once, whichever policies make it."""
+
+    def __init__(self, plan: Plan, case: Case, wanted: Demands) -> None:
+        self._plan, self._case, self._wanted = plan, case, wanted
+        self._rerouted = ReroutedCase(plan, case) if one_stands_for_all(plan, case) else None
+        self._known: dict[tuple[int, ...], _Predicted] = {}
+
+    def completions(self, chosen: PolicyChoice, drawn: Sequence[Routed]) -> Completions:
+        """Flow completion times under every draw of a policy."""
+        return Completions(chosen.label, tuple(self._predicted(made).completions for made in drawn))
+
+    def outcome(self, label: str, made: Routed, completions: Completions) -> PolicyOutcome:
+        """What comes of a choice."""
+        plan, wanted, times_s = self._plan, self._wanted, self._predicted(made).times_s
+        ranges: tuple[Range | None, ...] | None = None
+        if times_s is None:
+            times_s, ranges = times_and_ranges(plan, self._on(made), EVENTS)
+        return PolicyOutcome(
+            label,
+            wanted,
+            made,
+            measured_by(wanted.problem, made.choice),
+            flows_per_direction(wanted.problem, made.choice),
+            bytes_of(network_at(plan, self._case), wanted) + bytes_per_direction(wanted.problem, made.choice),
+            times_s,
+            (None,) * len(times_s) if ranges is None else ranges,
+            ranges is not None,
+            completions,
+        )
+
+    def _on(self, made: Routed) -> Case:
+        return on_routes(self._plan, self._case, self._wanted, made.choice.tolist())
+
+    def _predicted(self, made: Routed) -> _Predicted:
         choice = tuple(made.choice.tolist())
-        if choice not in known:
-            known[choice] = completion_times(plan, on_routes(plan, case, wanted, choice), wanted)
-    return Completions(chosen.label, tuple(known[tuple(made.choice.tolist())] for made in drawn))
-
-
-def _outcome(
-    plan: Plan, case: Case, wanted: Demands, label: str, made: Routed, completions: Completions
-) -> PolicyOutcome:
-    problem, routed = wanted.problem, on_routes(plan, case, wanted, made.choice.tolist())
-    times_s, ranges = times_and_ranges(plan, routed, EVENTS)
-    return PolicyOutcome(
-        label,
-        wanted,
-        made,
-        measured_by(problem, made.choice),
-        flows_per_direction(problem, made.choice),
-        bytes_of(network_at(plan, case), wanted) + bytes_per_direction(problem, made.choice),
-        times_s,
-        (None,) * len(times_s) if ranges is None else ranges,
-        ranges is not None,
-        completions,
-    )
+        if choice not in self._known:
+            routed, times_s = self._on(made), None
+            if self._rerouted is None:
+                trace = predict_together(self._plan, routed)
+            else:
+                run = self._rerouted.run(routed)
+                trace = numbered(self._plan, routed, run.trace())
+                times_s = run.times_s() if run.events > EVENTS else None
+            self._known[choice] = _Predicted(completion_times(self._plan, routed, self._wanted, trace), times_s)
+        return self._known[choice]

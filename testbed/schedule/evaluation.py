@@ -6,10 +6,10 @@ import gc
 import math
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from testbed.errors import BadInput, DoesNotFit
 from testbed.model.lower import Receives
@@ -22,6 +22,9 @@ from testbed.spec.choice import ScheduleChoice
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 WORTH_PROCESSES = 6000
 """Actions of a problem from which generating takes longer than starting a process that can."""
@@ -122,14 +125,28 @@ _kept: ContextVar[_KeptProcesses | None] = ContextVar("kept", default=None)
 def kept_processes() -> Iterator[None]:
     """A block in which `generate_each` keeps its processes: to start one takes longer than many schedules do.
 
-    They end with the block, however that ends.
+    They end with the block, however that ends; within another one, with that.
     """
+    if _kept.get() is not None:
+        yield
+        return
     with ExitStack() as ends:
         token = _kept.set(_KeptProcesses(ends))
         try:
             yield
         finally:
             _kept.reset(token)
+
+
+def in_kept_process(call: Callable[[Argument], Result], argument: Argument) -> Result:
+    """What a function of a module makes of an argument: called in a process that the block keeps, if there is one.
+
+    For what runs compiled: those have it at hand, and this process would need a second or two to have it, too.
+    """
+    kept = _kept.get()
+    if kept is None or kept.pool is None:
+        return call(argument)
+    return kept.pool.submit(call, argument).result()
 
 
 @contextmanager

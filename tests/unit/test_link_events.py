@@ -20,7 +20,7 @@ from testbed.errors import BadInput, RunFailed
 from testbed.lab.metrics import Metrics
 from testbed.lab.shaping import TimedChange
 from testbed.lab.shaping.change_clock import ChangeClock
-from testbed.model.network import LinkChanges, idle, occupy
+from testbed.model.network import LinkChanges, idle, no_queues, occupy
 from testbed.model.replay import on_the_way_s
 from testbed.plan.framing import MTU
 from testbed.plan.plan import Plan
@@ -160,8 +160,7 @@ def test_what_waits_keeps_the_time_that_it_came_with() -> None:
     ints, floats = np.array, np.array
     changes = LinkChanges(ints([0, 1]), floats([5.0]), floats([2.0]), floats([0.2]))
     for stamped, expected in ((True, [17.0, 27.0, 47.0]), (False, [17.0, 37.0, 57.0])):
-        none = np.zeros(0, np.int64)
-        wires = idle(floats([7.0]), floats([0.1]), changes, stamped, ints([0, 0]), none, none)
+        wires = idle(floats([7.0]), floats([0.1]), changes, stamped, no_queues(1))
         out = []
         for came in (0.0, 0.0, 6.0):
             occupy(wires, 0, 100.0, came, came)

@@ -12,7 +12,7 @@ import pytest
 from testbed.errors import BadInput, RunFailed
 from testbed.lab.shaping import TimedChange
 from testbed.lab.shaping.outages import ends_known
-from testbed.model.network import LinkChanges, LinkOccupancy, idle, occupy
+from testbed.model.network import LinkChanges, LinkOccupancy, idle, no_queues, occupy
 from testbed.plan.plan import Plan
 from testbed.planning.prediction import predict_training
 from testbed.planning.resolve import load_plan, with_shaper
@@ -77,9 +77,8 @@ def test_two_outages_are_two_and_an_end_alone_is_nothing() -> None:
 def stamping(*changes: tuple[float, float, float]) -> LinkOccupancy:
     """A link of 10 bytes a second with a delay of 1 s, which changes: when, delay, seconds per byte."""
     at_s, delay_s, per_byte = (np.array(column) for column in zip(*changes, strict=True))
-    none = np.zeros(0, np.int64)
     made = LinkChanges(np.array([0, len(changes)]), at_s, delay_s, per_byte)
-    return idle(np.array([1.0]), np.array([0.1]), made, True, np.zeros(2, np.int64), none, none)
+    return idle(np.array([1.0]), np.array([0.1]), made, True, no_queues(1))
 
 
 def comes_out(link: LinkOccupancy, now: float, size: float = 10.0) -> float:

@@ -13,7 +13,17 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import network_oracle
 
 from testbed.model.lower import lower
-from testbed.model.network import LinkOccupancy, acknowledge, carry_acknowledgements, idle, occupy, steady
+from testbed.model.network import (
+    NO_QUEUE,
+    AckQueues,
+    LinkOccupancy,
+    acknowledge,
+    acknowledge_onward,
+    carry_acknowledgements,
+    idle,
+    occupy,
+    steady,
+)
 from testbed.model.simulate import run
 
 
@@ -29,6 +39,39 @@ def test_with_times_that_are_any_numbers() -> None:
     assert not wrong
     changing = [case for case in range(50) if lower(network_oracle.drawn(case, real=True))[0].changed_at_s.size]
     assert len(changing) > 15, "links that change are among them"
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_is_acknowledged_over_two_links(compiled: bool) -> None:
+    cases = range(150, 200) if compiled else range(100)
+    wrong = {c: found for c in cases if (found := network_oracle.differences(c, two_links=True, compiled=compiled))}
+    assert not wrong
+    in_queues = [c for c in cases if (lower(network_oracle.drawn(c, two_links=True))[0].queue_onward != NO_QUEUE).any()]
+    assert len(in_queues) > len(cases) / 4, "acknowledgements in queues are among them"
+
+
+def test_acknowledgements_in_queues_of_two_links_are_as_events_of_their_own() -> None:
+    """Also when each link was free for good."""
+    for case in range(200, 300):
+        program, _ = lower(network_oracle.drawn(case, real=case % 2 == 0, two_links=True))
+        events = program._replace(ack_queue=np.full(len(program.ack_queue), NO_QUEUE))
+        for queued, each in zip(run(program), run(events), strict=True):
+            np.testing.assert_array_equal(queued, each, f"case {case}")
+
+
+def test_of_two_acknowledgements_at_one_instant_the_one_that_was_scheduled_first_goes_on_first() -> None:
+    """Two come to link 0 at 10 s and go on to links 1 and 2; a byte takes a second."""
+    ints = np.array
+    queues = AckQueues(
+        ints([0, 2, 3, 4]), ints([0, 0, 1, 2]), ints([2, 3, NO_QUEUE, NO_QUEUE]), ints([0, 1, 3, 5]),
+        ints([0, 0, 1, 0, 2]), ints([1, 1, 1, 1]),
+    )  # fmt: skip
+    wires = idle(np.zeros(3), np.ones(3), steady(3), False, queues)
+    acknowledge_onward(wires, 0, 6.0, 10.0, 2)
+    acknowledge_onward(wires, 1, 6.0, 10.0, 1)
+    carry_acknowledgements(wires, 1, 30.0)
+    carry_acknowledgements(wires, 2, 30.0)
+    assert wires.free_s.tolist() == [22.0, 28.0, 22.0]
 
 
 def test_half_of_the_links_that_change_stamp_what_comes() -> None:
@@ -55,7 +98,8 @@ def test_acknowledgements_come_first_at_one_instant_over_several_links_too() -> 
 def one_link() -> LinkOccupancy:
     """With a queue for one row of acknowledgements; a byte takes a second."""
     ints = np.array
-    return idle(ints([0.0]), ints([1.0]), steady(1), False, ints([0, 1]), ints([0]), ints([1]))
+    queues = AckQueues(ints([0, 1]), ints([0]), ints([NO_QUEUE]), ints([0, 1]), ints([0]), ints([1]))
+    return idle(ints([0.0]), ints([1.0]), steady(1), False, queues)
 
 
 def free_after(*looks: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import os
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -25,7 +26,13 @@ from testbed.planning.resolve import load_plan
 from testbed.planning.schedule_comparison import compare_schedules
 from testbed.planning.schedules import Selection, candidates, choose, make, ranked, with_selected
 from testbed.schedule import evaluation, hints
-from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each, kept_processes
+from testbed.schedule.evaluation import (
+    PredictedSchedule,
+    ScheduleRequest,
+    generate_each,
+    in_kept_process,
+    kept_processes,
+)
 from testbed.schedule.family import Family
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.schedule_file import RecordedSchedule
@@ -230,6 +237,25 @@ def test_processes_are_kept_within_a_block_and_end_with_it(monkeypatch: pytest.M
     assert len(first) == 2
     assert first == second
     assert multiprocessing.active_children() == before
+
+
+def test_what_runs_compiled_is_called_where_that_is_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a kept process if there is one, in this one if not; a block within a block has its processes."""
+    monkeypatch.setattr(evaluation, "WORTH_PROCESSES", 0)
+    problem = uniform(4, 8, delay_s=1.0, cuts=(1,), memory=4)
+    tasks = [ScheduleRequest(ScheduleChoice(schedule=name), problem, "early") for name in ("1f1b", "crosspipe-greedy")]
+    with kept_processes():
+        assert in_kept_process(_own_number, 1) == (os.getpid(), 1), "none has been asked for"
+        with kept_processes():
+            generate_each(tasks, cores=2)
+        kept = {process.pid for process in multiprocessing.active_children()}
+        number, argument = in_kept_process(_own_number, 2)
+        assert (number in kept, argument) == (True, 2)
+    assert in_kept_process(_own_number, 3) == (os.getpid(), 3)
+
+
+def _own_number(argument: int) -> tuple[int, int]:
+    return os.getpid(), argument
 
 
 REPLICAS = {
