@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,6 @@ def predict(
     from one common start, or with --rounds free all that they are to train). Their schedules meet one by one, as
     `testbed plan --help` says.
     """
-    gc.set_threshold(50_000)  # the imports below leave no garbage, as those before
     from testbed.cli.event_tables import predicted_event_tables, predicted_spans
     from testbed.planning.left_out import warnings
     from testbed.planning.prediction import predicted_rows, ranges_of_rows

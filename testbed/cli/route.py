@@ -61,7 +61,6 @@ def route(
     shortest, ecmp and greedy. Rates are max-min-fair, as if every flow always had something to send; iteration times
     are the event model's. `testbed plan --policy` writes a plan with such routes.
     """
-    gc.set_threshold(50_000)  # imports and plans leave no garbage
     from testbed.cli.progress import Terminal
     from testbed.planning.left_out import warnings
     from testbed.routing.apply import demands, framing_for
