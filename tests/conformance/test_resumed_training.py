@@ -19,6 +19,8 @@ from testbed.train.protocol import SaveState
 from testbed.train.training_state import TrainingState
 
 ITERATIONS, SAVED = 5, 2
+EXACT = [mesh for mesh in MESHES if mesh != "three in two levels"]
+"""Whose sums have one order: those of three replicas are in the order in which gradients come, in any training."""
 
 Gradient = np.ndarray[Any, Any]
 
@@ -58,7 +60,7 @@ def whole(loop: Loop, mesh: str, directory: Path) -> dict[str, Gradient]:
     return last(loop, task_of(scheduled(plan_of(mesh, "early", directory), "zb-h1"), ITERATIONS), None)
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mesh", EXACT)
 def test_gradients_are_the_same_to_the_last_bit(mesh: str, tmp_path: Path) -> None:
     with workers(RANKS, tmp_path, PATIENCE) as loop:
         resumed, expected = gradients(loop, mesh, tmp_path), whole(loop, mesh, tmp_path)
