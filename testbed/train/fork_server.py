@@ -40,10 +40,11 @@ def main(arguments: list[str]) -> int:
 
 def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_s: float) -> None:
     from testbed.lab.namespaces import fork_into
+    from testbed.train.idle_threads import sleep_exactly
     from testbed.train.pacing import needed_spin_s
     from testbed.train.protocol import Exited, Halted, Imported, ReferenceTrained, StartWorkers, TrainReference
     from testbed.train.reference_process import trained_in_own_process
-    from testbed.train.worker import become_worker, sleep_exactly
+    from testbed.train.worker import become_worker
 
     control.send(Imported(imported_s))
     while isinstance(request := control.recv(), TrainReference):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from datetime import timedelta
 
 import torch
@@ -16,15 +18,16 @@ from testbed.train.pacing import now_s
 class GlooGroups:
     """Gloo's groups of some of the ranks: a connection between any two of them, so each is made once."""
 
-    def __init__(self, timeout_s: float) -> None:
-        """`timeout_s`: of every wait in them."""
-        self._timeout = timedelta(seconds=timeout_s)
+    def __init__(self, timeout_s: float, joining: Callable[[], AbstractContextManager[None]]) -> None:
+        """`timeout_s`: of every wait in them. They are joined in what `joining` makes."""
+        self._timeout, self._joining = timedelta(seconds=timeout_s), joining
         self._of: dict[tuple[int, ...], dist.ProcessGroup] = {}
 
     def of(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
         """The group of these ranks, which all ask for it in the same order of groups."""
         if ranks not in self._of:
-            self._of[ranks] = dist.new_group(list(ranks), self._timeout, use_local_synchronization=True)
+            with self._joining():
+                self._of[ranks] = dist.new_group(list(ranks), self._timeout, use_local_synchronization=True)
         return self._of[ranks]
 
 

@@ -49,6 +49,8 @@ class WorldSpec:
     """Whose ranks they are; empty where there is one job only."""
     real_time: bool = False
     """Whether workers run under SCHED_RR."""
+    seldom_looks: bool = False
+    """Whether gloo's idle threads wake less often (train/idle_threads.py): only where time costs nothing."""
     witness: bool = True
     """Whether workers tell what the machine did to them."""
     streams: int = 1

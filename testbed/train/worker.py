@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -26,6 +27,7 @@ from testbed.train.connections import segments_sent_again
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.held_states import HeldStates, pack, unpack
+from testbed.train.idle_threads import seldom_awake
 from testbed.train.pacing import needed_spin_s, now_s
 from testbed.train.peer_store import TCP, connected
 from testbed.train.rank_witness import Accounts
@@ -35,7 +37,7 @@ from testbed.train.training_state import TrainingState
 
 _WARMUP_TAG = 1 << 24
 """Times the most streams there may be, it still is a tag."""
-_PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
+_PR_SET_NAME = 15
 _SOONEST_S = 1e-6
 """A timer of 0 s is none."""
 
@@ -135,29 +137,21 @@ def _log_to(log: int) -> None:
     os.close(log)
 
 
-def sleep_exactly() -> None:
-    """Have the sleeps of this process, and of those forked from it, end on time: otherwise up to 50 us late."""
-    _prctl(_PR_SET_TIMERSLACK, 1)
-
-
-def _prctl(option: int, value: object) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, value)
-
-
 def _show(rank: int, doing: str) -> None:
     """Let ps and top, and whoever looks for the culprit of a hang, see what this process does (15 characters)."""
-    _prctl(_PR_SET_NAME, f"rank {rank} {doing}".encode()[:15])
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, f"rank {rank} {doing}".encode()[:15])
 
 
 def _join(rank: int, world: protocol.WorldSpec) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = interface_list(world.places[rank].interface, world.streams)
-    dist.init_process_group(
-        "gloo",
-        **_where_they_meet(world.store),
-        rank=rank,
-        world_size=len(world.places),
-        timeout=timedelta(seconds=world.timeout_s),
-    )
+    with _joining(world)():
+        dist.init_process_group(
+            "gloo",
+            **_where_they_meet(world.store),
+            rank=rank,
+            world_size=len(world.places),
+            timeout=timedelta(seconds=world.timeout_s),
+        )
     group = dist.group.WORLD
     assert group is not None  # it has just been joined
     streams = Streams(group, world.streams)
@@ -172,6 +166,11 @@ def _join(rank: int, world: protocol.WorldSpec) -> None:
             pending.wait()
 
 
+def _joining(world: protocol.WorldSpec) -> Callable[[], AbstractContextManager[None]]:
+    """What groups are joined in."""
+    return seldom_awake if world.seldom_looks else nullcontext
+
+
 def _where_they_meet(store: str) -> dict[str, Any]:
     return {"store": connected(store)} if store.startswith(TCP) else {"init_method": store}
 
@@ -181,7 +180,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
     run: ScheduleRun | None = None
     held: HeldStates | None = None
     spin_s = min(longest_spin_s, needed_spin_s())
-    accounts, groups = Accounts(active=world.witness), GlooGroups(world.timeout_s)
+    accounts, groups = Accounts(active=world.witness), GlooGroups(world.timeout_s, _joining(world))
     at = priorities(real_time=world.real_time)
     process = RankProcess(spin_s, at, accounts)
     gc.disable()  # a collection in the middle of an action would look like slow computation

@@ -104,8 +104,8 @@ def follow(mine: WanRank) -> None:
     """Be the keeper of a rank until rank 0 lets it go. Raises BadInput or RunFailed with what rank 0 says."""
     import testbed.train.preload  # noqa: F401 - in the process that forks the worker
     from testbed.train.data import load_corpus
+    from testbed.train.idle_threads import sleep_exactly
     from testbed.train.pacing import needed_spin_s
-    from testbed.train.worker import sleep_exactly
 
     store = connected(mine.environment.store)
     admission.introduce(store, mine.introduction)

@@ -16,13 +16,14 @@ from networks import two_datacenters
 pytestmark = pytest.mark.root
 
 
-def calibrated(delay: str, rate: str, change: dict[str, Any], link: dict[str, Any]) -> list[dict[str, Any]]:
+def calibrated(delay: str, rate: str, changes: list[dict[str, Any]], link: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the gate says of both directions; `changes`: of the first, and of the second."""
     from testbed.lab.calibrate import calibrate
     from testbed.lab.lab import Lab
 
     with Lab(two_datacenters(delay, rate, **link), shaper="relay") as lab:
-        if change:
-            lab.change_link(0, **change)
+        for direction, change in enumerate(changes):
+            lab.change_link(direction, **change)
         return [check.as_json() for check in calibrate(lab)]
 
 
@@ -59,18 +60,17 @@ def as_asked(measure: Callable[..., list[dict[str, Any]]], *words: Any) -> list[
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("rate", ["100 Mbit/s", "1 Gbit/s"])
-@pytest.mark.parametrize("delay", ["1 ms", "10 ms", "50 ms"])
+@pytest.mark.parametrize(("delay", "rate"), [("1 ms", "1 Gbit/s"), ("10 ms", "100 Mbit/s"), ("50 ms", "1 Gbit/s")])
 def test_links_are_as_asked(delay: str, rate: str) -> None:
-    """The bands of the link gate. A host that wakes late cannot show delays to 0.2 ms."""
-    for check in as_asked(calibrated, delay, rate, {}, {}):
+    """The bands of the link gate (benchmarks/link_gate.py has more). A late host cannot show delays to 0.2 ms."""
+    for check in as_asked(calibrated, delay, rate, [], {}):
         assert abs(check["measured"]["rate_bps"] / check["asked"]["rate_bps"] - 1) <= 0.02, check
 
 
 @pytest.mark.alone
 def test_an_asymmetric_link_is_checked_by_direction() -> None:
     asymmetric = {"reverse": {"delay": "20 ms", "rate": "50 Mbit/s"}}
-    forward, reverse = as_asked(calibrated, "5 ms", "200 Mbit/s", {}, asymmetric)
+    forward, reverse = as_asked(calibrated, "5 ms", "200 Mbit/s", [], asymmetric)
     assert forward["measured"]["one_way_s"]["median"] == pytest.approx(0.005, abs=0.4e-3)
     assert reverse["measured"]["one_way_s"]["median"] == pytest.approx(0.020, abs=0.4e-3)
     assert forward["measured"]["rate_bps"] == pytest.approx(200e6, rel=0.02)
@@ -81,15 +81,14 @@ def test_an_asymmetric_link_is_checked_by_direction() -> None:
 @pytest.mark.parametrize(
     ("delay", "rate", "reverse"),
     [
-        ("0.05 ms", "1 Gbit/s", {"delay": "150 ms"}),
-        ("0.05 ms", "100 Mbit/s", {"delay": "200 ms", "rate": "10 Mbit/s"}),
+        ("0.05 ms", "1 Gbit/s", {"delay": "200 ms", "rate": "10 Mbit/s"}),
         ("1 ms", "100 Mbit/s", {"delay": "0.1 ms", "rate": "500 kbit/s"}),
     ],
-    ids=["a long way back", "long and slow", "slower than acknowledgements"],
+    ids=["long and slow", "slower than acknowledgements"],
 )
 def test_a_way_back_does_not_slow_the_measurement(delay: str, rate: str, reverse: dict[str, str]) -> None:
     """TCP keeps what it sent for a round trip, and longer where acknowledgements wait."""
-    for check in as_asked(calibrated, delay, rate, {}, {"reverse": reverse}):
+    for check in as_asked(calibrated, delay, rate, [], {"reverse": reverse}):
         assert check["measured"]["rate_bps"] == pytest.approx(check["asked"]["rate_bps"], rel=0.02)
 
 
@@ -97,19 +96,27 @@ def test_a_way_back_does_not_slow_the_measurement(delay: str, rate: str, reverse
     ("change", "reason"),
     [
         ({"delay_s": 0.011}, "one-way delay median"),
-        # beside others a link that is too fast may come out as asked
-        pytest.param({"rate_bps": 90e6}, "rate", marks=pytest.mark.alone),
-        pytest.param({"rate_bps": 110e6}, "rate", marks=pytest.mark.alone),
         ({"loss": 0.05}, "rate"),
     ],
-    ids=["delay +10 %", "rate -10 %", "rate +10 %", "loss 5 %"],
+    ids=["delay +10 %", "loss 5 %"],
 )
 def test_a_link_that_is_not_as_asked_is_caught(change: dict[str, Any], reason: str) -> None:
-    forward, _ = in_sandbox(calibrated, "10 ms", "100 Mbit/s", change, {})
-    assert not forward["ok"]
-    assert any(reason in text for text in forward["reasons"]), forward["reasons"]
-    assert forward["attempts"] == 3
-    assert len(forward["earlier"]) == 2
+    forward, _ = in_sandbox(calibrated, "10 ms", "100 Mbit/s", [change], {})
+    assert_caught(forward, reason)
+
+
+@pytest.mark.alone
+def test_a_rate_that_is_not_as_asked_is_caught() -> None:
+    """10 % less one way, and more the other way: beside others a link that is too fast may come out as asked."""
+    for check in in_sandbox(calibrated, "10 ms", "100 Mbit/s", [{"rate_bps": 90e6}, {"rate_bps": 110e6}], {}):
+        assert_caught(check, "rate")
+
+
+def assert_caught(check: dict[str, Any], reason: str) -> None:
+    assert not check["ok"]
+    assert any(reason in text for text in check["reasons"]), check["reasons"]
+    assert check["attempts"] == 3
+    assert len(check["earlier"]) == 2
 
 
 def gated(change: dict[str, float]) -> dict[str, Any]:
@@ -280,7 +287,7 @@ def test_asked_for_losses_are_counted_and_one_way_only() -> None:
 
     What a busy machine does to the round trips is not asked.
     """
-    forward, reverse = in_sandbox(calibrated, "2 ms", "100 Mbit/s", {}, {"forward": {"loss": 0.2}})
+    forward, reverse = in_sandbox(calibrated, "2 ms", "100 Mbit/s", [], {"forward": {"loss": 0.2}})
     assert not any("packets lost" in reason for reason in forward["reasons"]), forward
     assert forward["measured"]["losses"]["sent"] == 500
     assert 60 <= forward["measured"]["losses"]["lost"] <= 140
@@ -289,5 +296,5 @@ def test_asked_for_losses_are_counted_and_one_way_only() -> None:
 
 
 def test_losses_that_are_not_as_asked_are_caught() -> None:
-    forward, _ = in_sandbox(calibrated, "2 ms", "100 Mbit/s", {"loss": 0.03}, {"forward": {"loss": 0.2}})
+    forward, _ = in_sandbox(calibrated, "2 ms", "100 Mbit/s", [{"loss": 0.03}], {"forward": {"loss": 0.2}})
     assert any("of 500 packets lost, asked 20 %" in reason for reason in forward["reasons"]), forward

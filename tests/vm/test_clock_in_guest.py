@@ -1,4 +1,7 @@
-"""What a process of a guest reads as the time: without its kernel the same as from it, and no event is passed over."""
+"""What a process of a guest reads as the time: without its kernel the same as from it, and no event is passed over.
+
+And when it wakes, where it may be late.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,24 @@ import pytest
 from escapes import TOPOLOGY, WORKLOAD
 from one_boot import MARKS, Asked, Measured, planned
 
+from testbed.vm import kernel
+from testbed.vm.kernel_changes import patches_of
+
 pytestmark = MARKS
 
 ROOT = Path(__file__).parents[2]
 READS = 2000
 AFTER_NS = (20_000, 20_001, 300_000)
 """After which an alarm is asked for."""
+LOOK_S, LATE_NS, SLEPT_S = 0.01, 100_000_000, 2.0
+"""When gloo's threads look whether they are to end, by how much later they may, and how long they are watched."""
 
 PROBE = f"""
 
 def told():
     global told
     told = lambda: None
-    import ctypes, json, signal, time
+    import ctypes, glob, json, select, signal, time
     libc = ctypes.CDLL(None)
     spec = (ctypes.c_long * 2)()
 
@@ -53,6 +61,22 @@ def told():
             time.monotonic_ns()
         found["after"].append([alarms[0] - began, reads])
     signal.signal(signal.SIGALRM, before)
+
+    def waited(late_ns):
+        libc.prctl(29, ctypes.c_ulong(late_ns))
+        began = time.monotonic_ns()
+        select.epoll().poll({LOOK_S})
+        return time.monotonic_ns() - began
+
+    def woken():
+        threads = [open(task + "/status").read() for task in glob.glob("/proc/self/task/*")]
+        looking = [status for status in threads if status.startswith("Name:\\tgloo")]
+        return [int(status.partition("\\nvoluntary_ctxt_switches:")[2].split()[0]) for status in looking]
+
+    found["waited"] = [waited(late_ns) for late_ns in (1, {LATE_NS}, 1)]
+    before = woken()
+    time.sleep({SLEPT_S})
+    found["woken"] = [after - at for at, after in zip(before, woken(), strict=True)]
     print("CLOCK " + json.dumps(found), flush=True)
 
 
@@ -98,3 +122,25 @@ def test_an_alarm_comes_on_time_to_a_process_that_only_reads_the_clock(found: di
     for asked_ns, (took_ns, reads) in zip(AFTER_NS, found["after"], strict=True):
         assert 0 <= took_ns - asked_ns < 2000, (asked_ns, took_ns)
         assert asked_ns - 2000 < reads <= took_ns
+
+
+@pytest.fixture
+def patched(time_travel_kernel: kernel.Kernel) -> None:
+    """Skips where the kernel is one that has no patches."""
+    if not patches_of(time_travel_kernel.source_version):
+        pytest.skip(f"Linux {time_travel_kernel.series} has no patches")
+
+
+@pytest.mark.usefixtures("patched")
+def test_who_may_be_late_is_late_and_nobody_else(found: dict[str, Any]) -> None:
+    exactly, late, again = found["waited"]
+    look_ns = LOOK_S * 1e9
+    assert (exactly, again) == pytest.approx((look_ns, look_ns), abs=2000)
+    assert late == pytest.approx(look_ns + LATE_NS, abs=2000)
+
+
+@pytest.mark.usefixtures("patched")
+def test_threads_of_gloos_seldom_look_whether_they_are_to_end(found: dict[str, Any]) -> None:
+    looks = SLEPT_S / (LOOK_S + LATE_NS / 1e9)
+    assert found["woken"], "no such thread"
+    assert all(looks - 2 <= times <= looks + 5 for times in found["woken"]), found["woken"]
