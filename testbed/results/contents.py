@@ -188,13 +188,22 @@ def table_of(path: Path, columns: Sequence[str], only: Only = ()) -> pd.DataFram
     # a part without rows would have a say in the types of columns
     full = [one for one in frames if len(one)] or frames[:1]
     frame = full[0] if len(full) == 1 else pd.concat(full, ignore_index=True)
-    for name in columns:
-        if name not in frame.columns:
-            raise BadInput.of(str(path), name, "nothing", "a column of this name")
+    _require(frame, path, columns)
     return frame
 
 
+_NUMBERS = "biuf"
+"""Kinds of numbers, as NumPy calls them."""
+
+
+def _require(table: pd.DataFrame, path: Path, columns: Sequence[str]) -> None:
+    for name in columns:
+        if name not in table.columns:
+            raise BadInput.of(str(path), name, "nothing", "a column of this name")
+
+
 def case_of(
+    table: pd.DataFrame,
     path: Path,
     label: str,
     numbers: Sequence[str],
@@ -202,14 +211,13 @@ def case_of(
     texts: Sequence[str] = (),
     unknown: Collection[str] = (),
 ) -> Any:
-    """The rows of a case in a table that has these columns: of numbers, of lists of numbers, of text.
+    """The rows of a case in the table of a file, which has these columns: of numbers, of lists of numbers, of text.
 
     Of the numbers, those in `unknown` are nan in a file that an earlier version wrote without them. Raises BadInput
     naming the file and the column, or the label where nothing is of it.
     """
-    names = (*numbers, *lists, *texts)
-    frame = table_of(path, ["schedule", *(name for name in names if name not in unknown)])
-    frame = frame[frame["schedule"] == label].copy()
+    _require(table, path, [name for name in (*numbers, *lists, *texts) if name not in unknown])
+    frame = table[table["schedule"] == label].copy()
     for name in set(unknown) - set(frame.columns):
         frame[name] = math.nan
     if frame.empty:
@@ -220,10 +228,14 @@ def case_of(
         (texts, lambda value: isinstance(value, str), "text in every row"),
     ):
         for name in columns:
+            if frame[name].dtype.kind in _NUMBERS and columns is numbers:
+                continue  # whole columns are checked by their type
             if wrong := [value for value in frame[name] if not good(value)]:
                 raise BadInput.of(str(path), name, wrong[0], expected)
     return frame
 
 
 def _is_numbers(value: object) -> bool:
+    if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+        return True
     return isinstance(value, np.ndarray | list) and all(isinstance(number, Number) for number in value)

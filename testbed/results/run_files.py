@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -22,13 +22,16 @@ from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
 from testbed.planning import file
 from testbed.planning.prediction import parts_of, predict_training
-from testbed.results.contents import case_of, comparison_of, has_table, json_of
+from testbed.results.contents import case_of, comparison_of, has_table, json_of, table_of
 from testbed.results.destination import COMPARISON
 from testbed.results.earlier_runs import baseline_table, upgraded_evidence
 from testbed.results.elastic_messages import elastic_message_times
 from testbed.results.load import load_traces
 from testbed.trace.tables import Trace
 from testbed.train.assignment import Expected, Fingerprint, ReferenceOutcome
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Printed = TypeVar("Printed", Expected, Fingerprint)
 
@@ -40,6 +43,7 @@ class RunFiles:
     def __init__(self, directory: Path, labels: Collection[str] = ()) -> None:
         """With `labels`, traces are asked for of these cases alone."""
         self.directory, self.labels = directory, labels
+        self._tables: dict[str, pd.DataFrame] = {}
         self._times: dict[tuple[str, bool], dict[int, MessageTimes]] = {}
         self._elastic: dict[str, ElasticTraining] = {}
 
@@ -98,17 +102,17 @@ class RunFiles:
     def traffic(self, label: str) -> list[DirectionCounters]:
         """What every direction carried in a case, network cards last."""
         names = ["label", "wire_bytes", "planned_bytes", "planned_messages"]
-        frame = case_of(self.directory / "links.parquet", label, names[1:], texts=names[:1])
+        frame = self._case_of("links", label, names[1:], texts=names[:1])
         return [DirectionCounters(*values) for values in frame[names].itertuples(index=False)]
 
     def rows(self, label: str, job: int) -> list[IterationRow]:
         """The iterations of a job in a case, warm-up included."""
-        return _rows(self.directory / "iterations.parquet", label, job)
+        return self._rows("iterations", label, job)
 
     def baseline(self, label: str, job: int) -> list[IterationRow]:
         """Those measured before it; [] where there are none."""
-        path = self.directory / f"{baseline_table(self.manifest['format'])}.parquet"
-        return _rows(path, label, job) if has_table(path) else []
+        name = baseline_table(self.manifest["format"])
+        return self._rows(name, label, job) if has_table(self._path(name)) else []
 
     @cached_property
     def _traces(self) -> Mapping[tuple[str, str], Trace]:
@@ -196,27 +200,43 @@ class RunFiles:
     def _printed(self, label: str, job: int, kind: type[Printed]) -> list[Printed]:
         texts, lists = ["what", "parameter"], ["projections"]
         numbers: list[str] = [name for name in kind._fields if name not in texts + lists]
-        frame = case_of(self.directory / "parameters.parquet", label, ["job", *numbers], lists, texts)
+        frame = self._case_of("parameters", label, ["job", *numbers], lists, texts)
         frame = frame[frame["job"] == job].copy()
         frame["projections"] = frame["projections"].map(tuple)
         return [kind(*values) for values in frame[list(kind._fields)].itertuples(index=False)]
 
+    def _rows(self, name: str, label: str, job: int) -> list[IterationRow]:
+        """A number that has a default (nan) is a column that a file may lack: one added since it was written."""
+        lists = ("peak_in_flight", "held", "gradient_norms")
+        names = [name for name in IterationRow._fields if name != "witnesses"]
+        numbers = [name for name in (*names, *Witnesses._fields) if name not in lists]
+        defaults = {**IterationRow._field_defaults, **Witnesses._field_defaults}
+        unknown = [name for name in numbers if name in defaults]
+        frame = self._case_of(name, label, numbers, lists, unknown=unknown)
+        if "job" in frame:  # runs of earlier versions had one job
+            frame = frame[frame["job"] == job].copy()
+        for column in lists:  # a file holds lists
+            frame[column] = frame[column].map(tuple)
+        machine = [Witnesses(*values) for values in frame[list(Witnesses._fields)].itertuples(index=False)]
+        own = (dict(zip(names, values, strict=True)) for values in frame[names].itertuples(index=False))
+        return [IterationRow(**row, witnesses=witnesses) for row, witnesses in zip(own, machine, strict=True)]
 
-def _rows(path: Path, label: str, job: int) -> list[IterationRow]:
-    """A number that has a default (nan) is a column that a file may lack: one that was added since it was written."""
-    lists = ("peak_in_flight", "held", "gradient_norms")
-    names = [name for name in IterationRow._fields if name != "witnesses"]
-    numbers = [name for name in (*names, *Witnesses._fields) if name not in lists]
-    defaults = {**IterationRow._field_defaults, **Witnesses._field_defaults}
-    unknown = [name for name in numbers if name in defaults]
-    frame = case_of(path, label, numbers, lists, unknown=unknown)
-    if "job" in frame:  # runs of earlier versions had one job
-        frame = frame[frame["job"] == job].copy()
-    for name in lists:  # a file holds lists
-        frame[name] = frame[name].map(tuple)
-    machine = [Witnesses(*values) for values in frame[list(Witnesses._fields)].itertuples(index=False)]
-    own = (dict(zip(names, values, strict=True)) for values in frame[names].itertuples(index=False))
-    return [IterationRow(**row, witnesses=witnesses) for row, witnesses in zip(own, machine, strict=True)]
+    def _case_of(
+        self,
+        name: str,
+        label: str,
+        numbers: Sequence[str],
+        lists: Sequence[str] = (),
+        texts: Sequence[str] = (),
+        unknown: Collection[str] = (),
+    ) -> Any:
+        path = self._path(name)
+        if name not in self._tables:
+            self._tables[name] = table_of(path, ["schedule"])
+        return case_of(self._tables[name], path, label, numbers, lists, texts, unknown)
+
+    def _path(self, name: str) -> Path:
+        return self.directory / f"{name}.parquet"
 
 
 def _numbers(values: list[float | None]) -> tuple[float, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -61,23 +62,16 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             (directory / f"{job}.csv").write_text(to_csv(schedule, form))
             jobs.append({"name": job, "format": file_format, "stages": placement})
     (directory / "jobs.json").write_text(json.dumps(jobs))
-    worker = [sys.executable, str(Path(__file__).with_name("torch_runtime_worker.py"))]
+    command = [sys.executable, str(Path(__file__).with_name("torch_runtime_worker.py")), str(ranks), str(directory)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    workers = []
+    # in a session of their own, to end with all ranks
+    workers = subprocess.Popen(command, env=environment, start_new_session=True)
     try:
-        for rank in range(ranks):
-            with (directory / f"{rank}.log").open("w") as log:
-                arguments = [*worker, str(rank), str(ranks), str(directory)]
-                workers.append(subprocess.Popen(arguments, env=environment, stdout=log, stderr=log))
-        deadline = time.monotonic() + DEADLINE_S
-        while any(process.poll() is None for process in workers) and time.monotonic() < deadline:
-            if any(process.poll() for process in workers):
-                break  # the others would wait for it until gloo's own timeout
-            time.sleep(0.1)
+        workers.wait(DEADLINE_S)
     finally:
-        for process in workers:
-            process.kill()
-            process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(workers.pid, signal.SIGKILL)
+        workers.wait(10)
     return ranks, directory
 
 

@@ -1,15 +1,20 @@
-"""One rank of test_torch_runtime.py: loads CSV schedules into torch's own runtime and saves the gradients they give.
+"""The ranks of test_torch_runtime.py: load CSV schedules into torch's own runtime and save the gradients they give.
 
-Arguments: rank, number of ranks, directory with jobs.json (a list of {name, format, stages}) and the CSV files.
+Arguments: number of ranks, directory with jobs.json (a list of {name, format, stages}) and the CSV files. What is
+imported takes seconds: it is once, by the process of which the ranks are forks. Who fails ends them all, with its words
+in RANK.log.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import traceback
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -54,9 +59,7 @@ def run(job: dict[str, Any], rank: int, ranks: int, directory: Path) -> dict[str
     return gradients
 
 
-def main() -> None:
-    rank, ranks, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    torch.set_num_threads(1)
+def rank_of(rank: int, ranks: int, directory: Path) -> None:
     distributed.init_process_group(
         "gloo",
         init_method=f"file://{directory / 'store'}",
@@ -70,5 +73,40 @@ def main() -> None:
     distributed.destroy_process_group()
 
 
+def forked(rank: int, ranks: int, directory: Path) -> NoReturn:
+    """Be one of them, in a process that is its own."""
+    code = 1
+    try:
+        with (directory / f"{rank}.log").open("w") as log:
+            os.dup2(log.fileno(), 2)
+        rank_of(rank, ranks, directory)
+        code = 0
+    except Exception:  # noqa: BLE001 - the top of a process
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> int:
+    ranks, directory = int(sys.argv[1]), Path(sys.argv[2])
+    torch.set_num_threads(1)
+    running = set()
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            forked(rank, ranks, directory)
+        running.add(pid)
+    failed = False
+    while running:
+        pid, status = os.wait()
+        running.discard(pid)
+        if status and not failed:  # the others would wait for it until gloo's own timeout
+            failed = True
+            for other in running:
+                os.kill(other, signal.SIGKILL)
+    return int(failed)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,7 +8,7 @@ import pytest
 from fuzzed_inputs import Samples, make_case, samples
 from fuzzing import run_apart, run_here
 
-CASES = 1200
+CASES = 600
 """benchmarks/fuzz_inputs.py goes on to 20,000."""
 APART = 3
 

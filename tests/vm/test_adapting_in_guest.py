@@ -52,7 +52,7 @@ MOVED = (
 
 
 REPLICAS = ("parallelism={data: 2, pipeline: 2}", "memory=6", "microbatches=5")
-LARGER = ("warmup=1", "iterations=8", "model.d_model=128", "model.sequence=8")
+LARGER = ("warmup=1", "iterations=8", "model.d_model=64", "model.sequence=8")
 STAGES = (
     *(word for setting in (*REPLICAS, *LARGER) for word in ("--set", setting)),
     *("--schedule", "1f1b", "--schedule", "zb-v", "--adapt", "ski-rental", "--vary", "stages"),
@@ -230,7 +230,7 @@ def test_what_a_swap_took_is_measured_and_believed_of_the_next(
 def test_weights_that_move_take_what_is_predicted_and_are_counted(measured: Mapping[str, Measured], name: str) -> None:
     document = measured[name].document
     (weights, *_) = [entry for event in document["events"] for entry in event.get("weights", ())]
-    assert weights["moved_bytes"] > 1e6, "of the model that was asked for"
+    assert weights["moved_bytes"] > 2.5e5, "of the model that was asked for"
     assert weights["took_s"] == pytest.approx(weights["predicted_s"], rel=0.02)
     assert weights["wire_bytes"] == pytest.approx(weights["planned_wire_bytes"], rel=0.02)
     (swap, *_) = [row for row in document["adaptation"]["iterations"] if row["swap"] == "weights"]

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minute
 
 ROOT = Path(__file__).parents[2]
 PLAN = ("topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml")
-SMALL = ("--set=schedules=[1f1b, crosspipe-greedy]", "--set=microbatches=6", "--iterations=2", "--json")
+SMALL = ("--set=schedules=[1f1b, crosspipe-greedy]", "--set=microbatches=6", "--iterations=2", "--light", "--json")
 DEADLINE_S = 400
 BROKEN = """
 from testbed.errors import RunFailed
