@@ -59,18 +59,18 @@ def differences(
         for each in reference.parameters or ()
         if each.iteration in (0, *compared) and (each.what != GRADIENT) is weights
     )
+    common = {key: float(np.percentile([_rounding(each) for each in group], 75)) for key, group in groups.items()}
     return [
-        _difference(copy, expected, _limit(expected, group))
-        for group in groups.values()
+        _difference(copy, expected, _limit(expected, common[key]))
+        for key, group in groups.items()
         for expected in group
         for copy in by_name.get(expected[:3], ()) or [Fingerprint(*expected[:3], ALL, ALL, 0, 0.0, ())]
     ]
 
 
-def _limit(expected: Expected, group: Sequence[Expected]) -> float:
-    """What rounding does to a parameter, or to three in four of the others, is no fault."""
+def _limit(expected: Expected, common: float) -> float:
+    """What rounding does to a parameter, or in `common` to three in four of the others, is no fault."""
     least = (FIRST_GRADIENTS if expected.what == GRADIENT else WEIGHTS).value
-    common = float(np.percentile([_rounding(other) for other in group], 75))
     return max(least, ROUNDING_FACTOR * max(_rounding(expected), common))
 
 
