@@ -167,7 +167,7 @@ def test_the_compiled_greedy_is_the_greedy(problem: Problem, n_sub: int, spare: 
 @given(st.data())
 @settings(max_examples=25)
 def test_a_problem_lowered_once_takes_what_it_takes_lowered_for_each_schedule(data: st.DataObject) -> None:
-    problem = data.draw(in_packets(data.draw(problems())))  # type: ignore[arg-type]
+    problem = data.draw(in_packets(data.draw(problems())))
     fixed = ["1f1b", "zb-h1", "gpipe", "crosspipe-greedy"]
     first, second = (quick(data.draw(st.sampled_from(fixed)), problem) for _ in range(2))
     model = ScheduleModel(problem, first)
