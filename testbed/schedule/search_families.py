@@ -117,7 +117,7 @@ def search(
         running.offer(start)
     with incumbent.until_interrupted():
         _steer(running, budget, seed)
-        worth_moving = MOVED_ACTIONS >= _actions(problem) ** 2
+        worth_moving = _actions(problem) ** 2 <= MOVED_ACTIONS
         for start in (incumbent.best, *filter(_splits, starts)) if worth_moving else ():
             running.improve(start, _moves(problem, budget), seed)
     return incumbent.best.renamed("search")
