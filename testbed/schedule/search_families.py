@@ -42,7 +42,7 @@ MOVES_PER_EVALUATION = 100
 MOVED_ACTIONS = 60_000_000
 """Moves are cut so that about this many actions are judged for each schedule that is improved: a few seconds.
 
-Where that is less than a move per action `search` makes none: of six drawn problems of 25,000 actions one gained,
+Where that is less than a move per action `search` makes none: of five drawn problems of 25,000 actions one gained,
 0.02 %."""
 
 ANNEALING_ROUNDS = 3
