@@ -12,6 +12,7 @@ from testbed.model.frames import NOWHERE, Edge, Way, edges_of, in_parts, send_se
 from testbed.model.program import FREE, NONE, Program
 from testbed.model.program_columns import Group, ProgramColumns, RowNames
 from testbed.model.rows import Rows
+from testbed.pipeline import action_columns
 from testbed.pipeline.collectives import CollectiveMessage
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import NO_CARD, Problem
@@ -72,24 +73,14 @@ def add_job(columns: ProgramColumns, job: int, load: Load, starts: Sequence[int]
     `starts` has of each of its ranks the message that begins it; empty: ranks begin when the job does.
     """
     problem, schedule = load.problem, load.schedule
-    rows, ranks = Rows(problem, schedule), range(schedule.n_ranks)
+    rows, ranks = Rows(problem, action_columns.columns(schedule.rows), schedule.n_microbatches), range(schedule.n_ranks)
     first_rank, first_stage = len(columns.row_lengths), len(columns.shards)
     for place, pipeline in enumerate(problem.pipelines):
         stages, tensor_rank = len(columns.shards), place % problem.tensor
         base, here = columns.n_messages, len(columns.row_lengths)
         _messages(columns, job, place, load, here)
-        columns.durations.append(rows.durations_in(load.slots_s, place // problem.tensor))
-        columns.gathered.append(rows.gathered)
-        columns.gathered_acks.append(rows.gathered_acks)
-        columns.summed.append(rows.summed)
-        columns.summed_acks.append(rows.summed_acks)
-        columns.sums.append(rows.sums)
+        columns.actions(rows, rows.durations_in(load.slots_s, place // problem.tensor), base, stages)
         columns.cards += [NONE if card == NO_CARD else card for card in pipeline.rank_cards] or [NONE for _ in ranks]
-        columns.needs.append(np.where(rows.needs == NONE, NONE, rows.needs + base))
-        columns.makes.append(np.where(rows.makes == NONE, NONE, rows.makes + base))
-        columns.unshards.append(np.where(rows.unshards == NONE, NONE, rows.unshards + stages))
-        columns.completes.append(np.where(rows.completes == NONE, NONE, rows.completes + stages))
-        columns.row_lengths += [len(row) for row in schedule.rows]
         columns.begin_s += [0.0 if starts else begin_s(load, place, rank) for rank in ranks]
         columns.waits += [bool(starts)] * len(ranks)
         columns.owner += [(job, place // problem.tensor, first_rank + problem.number(place, rank)) for rank in ranks]

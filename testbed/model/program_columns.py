@@ -11,6 +11,7 @@ from testbed.model.ack_queues import QueuesOfLinks
 from testbed.model.frames import Frame, Way
 from testbed.model.network import Floats, Ints
 from testbed.model.program import NONE, Program
+from testbed.model.rows import Rows
 from testbed.pipeline.link import Stream
 from testbed.pipeline.problem import Problem, Route
 from testbed.trace.tables import NOTICE
@@ -89,6 +90,8 @@ class ProgramColumns:
         """Of the groups, on the routes that are taken."""
         self.n_messages = 0
         self.named: list[_MessageNames] = []
+        self.first_numbers: list[tuple[int, int]] = []
+        """Of every pipeline, its first message and its first stage."""
         self.row_lengths: list[int] = []
         self.begin_s: list[float] = []
         self.waits: list[bool] = []
@@ -123,6 +126,21 @@ class ProgramColumns:
         self.shards: list[int] = []
         self.gradients: list[int] = []
         self.reduces: list[list[int]] = []
+
+    def actions(self, rows: Rows, durations: Floats, messages: int, stages: int) -> None:
+        """Those of a pipeline, whose messages and stages begin with these numbers."""
+        self.first_numbers.append((messages, stages))
+        self.durations.append(durations)
+        self.gathered.append(rows.gathered)
+        self.gathered_acks.append(rows.gathered_acks)
+        self.summed.append(rows.summed)
+        self.summed_acks.append(rows.summed_acks)
+        self.sums.append(rows.sums)
+        self.needs.append(np.where(rows.needs == NONE, NONE, rows.needs + messages))
+        self.makes.append(np.where(rows.makes == NONE, NONE, rows.makes + messages))
+        self.unshards.append(np.where(rows.unshards == NONE, NONE, rows.unshards + stages))
+        self.completes.append(np.where(rows.completes == NONE, NONE, rows.completes + stages))
+        self.row_lengths += rows.lengths
 
     def group(self, group: Group) -> None:
         """Messages of one kind, and what acknowledges them."""
@@ -210,6 +228,13 @@ class ProgramColumns:
             self._crossed(frame, group.size)
         counts = np.array([group.size for group in self.groups], np.int64)
         return program._replace(**self._framed(counts), **self._routes_and_queues(counts, problems[0].streams))
+
+    def rescheduled(self, program: Program, rows: Rows) -> Program:
+        """A program that these columns made of one job, for the same job with other actions in its pipelines' rows."""
+        other = ProgramColumns(self.n_links)
+        for messages, stages in self.first_numbers:
+            other.actions(rows, rows.durations, messages, stages)
+        return program._replace(row_start=_starts(other.row_lengths), **other._actions())
 
     def _changes(self, problem: Problem) -> dict[str, Any]:
         """Link by link, each in order of time."""

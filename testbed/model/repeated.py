@@ -11,6 +11,7 @@ from testbed.model.program import Program
 from testbed.model.rows import Rows
 from testbed.model.simulate import ends_by_job, in_seconds, jobs_in_ticks, refuse_deadlock, run, trace_of
 from testbed.model.state import Times
+from testbed.pipeline.action_columns import columns
 from testbed.trace.tables import Trace
 
 Slots = Sequence[Floats | None]
@@ -25,7 +26,7 @@ class RepeatedIterations:
         self._loads = loads
         self._tick_s, counted = jobs_in_ticks(loads)
         self._program, self._names = lower(counted)
-        self._rows = [Rows(load.problem, load.schedule) for load in counted]
+        self._rows = [Rows(load.problem, columns(load.schedule.rows), load.schedule.n_microbatches) for load in counted]
 
     def trace(self, slots: Slots) -> Trace:
         """The trace of an iteration. Raises DeadlockError when a schedule cannot finish."""

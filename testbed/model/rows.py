@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.pipeline.action_columns import NONE, columns
-from testbed.pipeline.ir import KINDS, Action, Kind, Schedule
+from testbed.pipeline.action_columns import NONE, ActionColumns
+from testbed.pipeline.ir import KINDS, Action, Kind
 from testbed.pipeline.problem import Problem
 
 
 class Rows:
     """One entry per action, row after row; messages and stages are numbered from 0, NONE where there is none."""
 
-    def __init__(self, problem: Problem, schedule: Schedule) -> None:
-        table, stages = columns(schedule.rows), range(problem.n_stages)
+    def __init__(self, problem: Problem, table: ActionColumns, n_microbatches: int) -> None:
+        stages = range(problem.n_stages)
         seconds = np.array([[problem.duration(Action(stage, kind, 0)) for kind in KINDS] for stage in stages])
+        self.lengths: list[int] = np.diff(table.row_start).tolist()
+        """Of the rows."""
         self._table = table
         self.durations = seconds[table.stage, table.kind] * table.fraction
         exchanges = [[problem.exchanges(Action(stage, kind, 0)) for kind in KINDS] for stage in stages]
@@ -25,8 +27,8 @@ class Rows:
         of_each = sums * table.fraction / np.maximum(self.sums, 1)
         self.gathered, self.gathered_acks = (column * (table.begin == 0) for column in columns_of_sent[:2])
         self.summed, self.summed_acks = (column * of_each for column in columns_of_sent[2:])
-        self.needs = table.consumed(problem.n_stages, schedule.n_microbatches)
-        self.makes = table.produced(problem.n_stages, schedule.n_microbatches)
+        self.needs = table.consumed(problem.n_stages, n_microbatches)
+        self.makes = table.produced(problem.n_stages, n_microbatches)
         completes = table.is_kind(Kind.W, Kind.B) & (table.end == table.of)
         self.unshards = np.where(table.is_kind(Kind.F), table.stage, NONE)
         self.completes = np.where(completes, table.stage, NONE)

@@ -115,11 +115,16 @@ def makespan(
     """Seconds from the common start to the last end or reduction on any rank. Raises DeadlockError."""
     tick, counted = jobs_in_ticks([Load(problem, schedule, 0.0, receives)])
     program, _ = lower(counted)
+    return seconds_of(program, tick, schedule.name, compiled=compiled)
+
+
+def seconds_of(program: Program, tick: float, name: str, *, compiled: bool | None = None) -> float:
+    """Seconds to the last end or reduction of a schedule's program in ticks. Raises DeadlockError."""
     times = run(program, compiled=compiled)
     # as `last_end`, which is slow where it is not compiled; nan where one never comes
     seconds = tick * float(np.concatenate((times.end_s, times.arrived_s[program.last])).max(initial=0.0))
     if np.isnan(seconds):
-        raise DeadlockError(f"schedule {schedule.name} waits for itself")
+        raise DeadlockError(f"schedule {name} waits for itself")
     return seconds
 
 

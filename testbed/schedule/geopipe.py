@@ -16,8 +16,9 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from testbed.errors import BadInput
+from testbed.kept import kept_for_the_same
 from testbed.model.bounds import lower_bound
-from testbed.model.simulate import makespan
+from testbed.model.schedule_model import ScheduleModel
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost, crossing_s, wire_s
 from testbed.pipeline.memory import TOLERANCE
@@ -80,6 +81,7 @@ def cuts(problem: Problem) -> list[int]:
     return [rank for rank in range(problem.n_ranks - 1) if {*problem.route(rank, rank + 1)} - problem.cards]
 
 
+@kept_for_the_same(1)
 def chosen(problem: Problem) -> Ahead:
     """dN of every cut: by the rule where that comes to a lower bound, else the fastest by the event model."""
     by_rule = hiding(problem)
@@ -88,7 +90,9 @@ def chosen(problem: Problem) -> Ahead:
     whole = tuple(map(problem.whole_backward_s, range(problem.n_stages)))
     fused = replace(problem, input_s=whole, weight_s=(0.0,) * problem.n_stages, backward_s=())
     least_s = lower_bound(fused).seconds * (1 + TOLERANCE)
-    return by_rule if makespan(problem, with_ahead(problem, by_rule)) <= least_s else _fastest(problem, by_rule)
+    planned = with_ahead(problem, by_rule)
+    model = ScheduleModel(problem, planned)
+    return by_rule if model.makespan(planned) <= least_s else _fastest(problem, model, by_rule)
 
 
 def hiding(problem: Problem) -> Ahead:
@@ -120,7 +124,7 @@ def _fitting(problem: Problem, wanted: Ahead) -> Ahead:
     return ahead
 
 
-def _fastest(problem: Problem, by_rule: Ahead) -> Ahead:
+def _fastest(problem: Problem, model: ScheduleModel, by_rule: Ahead) -> Ahead:
     """The best of the rule's, of equal dN at all cuts, and of what is found from there cut by cut, and between two.
 
     Of equally fast ones that with the fewest microbatches in flight.
@@ -130,7 +134,7 @@ def _fastest(problem: Problem, by_rule: Ahead) -> Ahead:
     def worth(ahead: Ahead) -> tuple[float, int]:
         key = tuple(ahead.values())
         if key not in judged:
-            seconds = makespan(problem, with_ahead(problem, ahead))
+            seconds = model.makespan(with_ahead(problem, ahead))
             held = sum(more * (cut + 1) for cut, more in ahead.items())
             judged[key] = float(f"{seconds:.12g}"), held  # times that differ by rounding are equal
         return judged[key]

@@ -8,8 +8,6 @@ planned. Times are whole ticks (ticks.py), so that equal times tie in every unit
 
 from __future__ import annotations
 
-from functools import lru_cache
-from itertools import repeat
 from typing import Annotated
 
 import numpy as np
@@ -17,7 +15,8 @@ from pydantic import Field
 
 from testbed.errors import BadInput
 from testbed.model.network import Ints
-from testbed.pipeline.ir import WHOLE, Action, Part, Row, Schedule
+from testbed.pipeline.action_columns import ActionColumns, rows_of
+from testbed.pipeline.ir import KINDS, WHOLE, Row, Schedule
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.ticks import in_ticks
 from testbed.schedule import greedy_loop
@@ -28,6 +27,8 @@ from testbed.search.blocks import SPLIT_KINDS
 DEFAULT_SUB_BLOCKS = 4
 """CrossPipe's experiments use n_sub = 4."""
 
+
+_NUMBERS = np.array([KINDS.index(kind) for kind in SPLIT_KINDS])
 
 LARGE = 4000
 """Ranks x microbatches x sub-blocks from which the compiled loop is worth its import."""
@@ -50,27 +51,39 @@ def greedy_rows(problem: Problem, n_sub: int, *, compiled: bool = True) -> tuple
 
     Raises DoesNotFit when a rank cannot hold a single microbatch.
     """
+    return rows_of(greedy_actions(problem, n_sub, compiled=compiled))
+
+
+def greedy_actions(problem: Problem, n_sub: int, *, compiled: bool = True) -> ActionColumns:
+    """The actions of `greedy_rows` as arrays."""
     loop = greedy_loop.greedy
     if compiled:
         from testbed.schedule.greedy_compiled import greedy as loop  # slow to import: only where it is used
     sequence = loop(problem.n_microbatches, n_sub, costs(problem, n_sub))
     assert (sequence[:, :, 2] >= 0).all(), "a rank never got to an end"
-    return tuple(_row(rank, sequence[rank], n_sub) for rank in range(problem.n_ranks))
+    return _joined(sequence, n_sub)
 
 
-def _row(rank: int, sequence: Ints, n_sub: int) -> Row:
-    """Neighbouring sub-blocks of one block joined into actions."""
-    blocks = sequence[:, 0] * (1 << 32) + sequence[:, 1]
-    begins = np.flatnonzero(np.concatenate(([True], blocks[1:] != blocks[:-1])))
-    sizes = np.diff(np.append(begins, len(blocks))).tolist()
-    kinds, microbatches, firsts = (column.tolist() for column in sequence[begins].T)
-    return tuple(map(_action, repeat(rank), kinds, microbatches, firsts, sizes, repeat(n_sub)))
-
-
-@lru_cache(maxsize=1 << 18)
-def _action(rank: int, kind: int, microbatch: int, first: int, size: int, n_sub: int) -> Action:
-    """So many sub-blocks of one block; kept, as a search makes the same ones of every order that it tries."""
-    return Action(rank, SPLIT_KINDS[kind], microbatch, WHOLE if size == n_sub else Part(first, first + size, n_sub))
+def _joined(sequence: Ints, n_sub: int) -> ActionColumns:
+    """Neighbouring sub-blocks of one block joined into actions, rank by rank."""
+    n_ranks, places, _ = sequence.shape
+    kinds, microbatches, firsts = sequence.reshape(-1, 3).T
+    begins = np.ones(n_ranks * places, np.bool_)
+    begins[1:] = (kinds[1:] != kinds[:-1]) | (microbatches[1:] != microbatches[:-1])
+    begins[::places] = True
+    at = np.flatnonzero(begins)
+    sizes = np.diff(np.append(at, len(begins)))
+    whole = sizes == n_sub
+    return ActionColumns(
+        np.searchsorted(at, np.arange(n_ranks + 1) * places),
+        at // places,
+        at // places,
+        _NUMBERS[kinds[at]],
+        microbatches[at],
+        np.where(whole, WHOLE.begin, firsts[at]),
+        np.where(whole, WHOLE.end, firsts[at] + sizes),
+        np.where(whole, WHOLE.of, n_sub),
+    )
 
 
 FAMILY = Family(crosspipe_greedy, "CrossPipe's greedy CrossUDSub, made for the links at hand", uses_spare_memory=True)

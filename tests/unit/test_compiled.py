@@ -25,14 +25,16 @@ from testbed.model.frames import message_number
 from testbed.model.lower import Load, Receives, lower
 from testbed.model.machine_code import prune
 from testbed.model.program import NONE, Program
+from testbed.model.schedule_model import ScheduleModel
 from testbed.model.simulate import DeadlockError, jobs_in_ticks, makespan, run, simulate
+from testbed.pipeline.action_columns import columns, rows_of
 from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import Schedule, parse_action
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.ticks import in_ticks
 from testbed.pipeline.validate import validate
-from testbed.schedule.greedy import greedy_rows
+from testbed.schedule.greedy import greedy_actions, greedy_rows
 from testbed.schedule.greedy_compiled import GREEDY_LOOP
 from testbed.schedule.registry import FAMILIES, generate
 from testbed.schedule.search_families import search
@@ -160,6 +162,24 @@ def test_the_compiled_greedy_is_the_greedy(problem: Problem, n_sub: int, spare: 
     rows = greedy_rows(tight, n_sub)
     assert rows == greedy_rows(tight, n_sub, compiled=False)
     validate(Schedule("greedy", rows, problem.stage_to_rank, problem.n_microbatches), tight)
+
+
+@given(st.data())
+@settings(max_examples=25)
+def test_a_problem_lowered_once_takes_what_it_takes_lowered_for_each_schedule(data: st.DataObject) -> None:
+    problem = data.draw(in_packets(data.draw(problems())))
+    fixed = ["1f1b", "zb-h1", "gpipe", "crosspipe-greedy"]
+    first, second = (quick(data.draw(st.sampled_from(fixed)), problem) for _ in range(2))
+    model = ScheduleModel(problem, first)
+    assert [model.makespan(one) for one in (second, first)] == [makespan(problem, one) for one in (second, first)]
+
+
+@given(problems(), st.integers(1, 5))
+@settings(max_examples=25)
+def test_rows_have_the_columns_that_they_are_made_of(problem: Problem, n_sub: int) -> None:
+    actions = greedy_actions(in_ticks(problem), n_sub)
+    for made, read in zip(actions, columns(rows_of(actions)), strict=True):
+        assert made.tolist() == read.tolist()
 
 
 def test_a_circular_wait_is_noticed() -> None:

@@ -37,6 +37,18 @@ def test_a_time_limit_ends_the_search() -> None:
     assert {standing.bound_s for standing in told} == {lower_bound(two_sites()).seconds}
 
 
+def test_moves_are_left_out_where_there_is_time_for_less_than_one_per_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, improved = two_sites(), list[int]()
+    monkeypatch.setattr(module._FamilySearch, "improve", lambda _, __, moves, ___: improved.append(moves))
+    actions = 3 * problem.n_stages * problem.n_microbatches
+    for affordable, makes_any in ((actions**2, True), (actions**2 - 1, False)):
+        monkeypatch.setattr(module, "MOVED_ACTIONS", affordable)
+        improved.clear()
+        search(problem, evaluations=10)
+        assert bool(improved) == makes_any
+        assert all(moves == affordable // actions for moves in improved)
+
+
 def test_ctrl_c_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(*_: object) -> None:
         raise KeyboardInterrupt
