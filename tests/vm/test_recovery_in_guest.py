@@ -293,7 +293,8 @@ def test_shards_are_copied_and_cut_anew_byte_by_byte_as_planned(measured: Mappin
     for name in SHARDS:
         (entry,) = measured[name].document["goodput"]
         rows = entry["states"]
-        assert {row["what"] for row in rows} == {"save", "cut anew"}
+        # those that are left behind the broken copies are in one place
+        assert {row["what"] for row in rows} == {"save"} | ({"cut anew"} if name == "shards" else set())
         assert [row["wire_bytes"] for row in rows] == [row["planned_bytes"] for row in rows]
         expected = spans_of_case(measured[name].plan, measured[name].plan.cases[0])
         took_s = [span["end_s"] - span["begin_s"] for span in entry["spans"] if span["what"] == "save"]
