@@ -295,6 +295,7 @@ class Drawn:
                 found |= {"--checkpoint": saved, "--chaos": chaos, "--failure": [f"rank {rank} at 0.4 s"]}
             case "elastic":
                 again = f"restart={draw.uniform(1.5, 3):.2f} s,repair={draw.uniform(0.5, 3):.2f} s"
+                again += f",every={draw.randint(1, 3)}" if row["exchange"].startswith("zero-1") else ""
                 found |= {"--elastic": again, "--failure": [f"rank {rank} at {draw.uniform(0.05, 0.4):.3f} s"]}
             case "cuts":
                 lasts = f"{draw.randint(50, 600)} ms"

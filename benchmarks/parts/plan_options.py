@@ -98,7 +98,7 @@ NEEDS: dict[str, Row] = {
     "event=depart": {"jobs": 2},
     "alone=True": {"jobs": 2},
     "enforce=ports": {"network": "clos"},
-    "fails=elastic": {"data": 2, "exchange": "none ring"},
+    "fails=elastic": {"data": 2},
     "adapt=starts": {"jobs": 2},
 }
 """What a value needs beside it, by option and value."""
@@ -144,7 +144,7 @@ def refused(row: Row) -> bool:
             adapt == "starts" and jobs == 1,
             adapt == "routes" and ports,
             fails and (ports or several or row.get("alone") or event or row.get("happens") or row.get("traffic")),
-            fails == "elastic" and (drawn or row.get("data") == 1 or str(row.get("exchange")).startswith("zero-1")),
+            fails == "elastic" and (drawn or row.get("data") == 1),
         )
     )
 

@@ -33,7 +33,12 @@ def goodput_tables(entries: Sequence[Mapping[str, Any]], width: int) -> list[Tab
 _PARTS = {"kept": "kept", "away": "away", "lost": "lost", "saving": "saving", "restarting": "restarting"}
 
 
-_HOW = {"save": "saved", "restore": "sent again", "join": "sent to replicas that are back"}
+_HOW = {
+    "save": "saved",
+    "restore": "sent again",
+    "join": "sent to replicas that are back",
+    "cut anew": "cut anew among other replicas",
+}
 """What exchanges of states are for, in words."""
 
 

@@ -299,10 +299,11 @@ ElasticOption = Annotated[
     typer.Option(
         "--elastic",
         metavar="OPTIONS",
-        help="In place of --checkpoint, of a job with replicas (data_parallel.sharding: none): when one is lost the "
-        "others go on, with a batch smaller by its samples, and only the iteration under way is trained again. "
-        "restart=2 s (to begin it again); repair=60 s (so long after its failure a replica can be back; it gets its "
-        "state from another one over the links): never without.",
+        help="In place of --checkpoint, of a job with replicas: when one is lost the others go on, with a batch "
+        "smaller by its samples, and only the iteration under way is trained again. restart=2 s (to begin it again); "
+        "repair=60 s (so long after its failure a replica can be back; it gets its state from another one over the "
+        "links): never without. With ZeRO-1 (the default) every=2: each shard of the optimizer is copied into the next "
+        "replica's memory every 2 iterations (1 without it), and training goes on from there.",
     ),
 ]
 Failures = Annotated[

@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.goodput.elastic_spans import ElasticTimes, Replicas, foretold_elastic, sets_of_rounds
+from testbed.goodput.elastic_spans import ElasticTimes, foretold_elastic, sets_of_rounds
 from testbed.goodput.spans import Span
 from testbed.goodput.state_times import exchange_s
 from testbed.grouping import grouped
 from testbed.plan.events import trained
+from testbed.plan.moved_weights import shared
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.recovery import Failure
+from testbed.plan.shard_copies import Replicas, Sharing, copies, cut_anew
 from testbed.plan.state_exchange import StateMessage, failed_ranks, joining, whole_state_bytes
 from testbed.planning.drawn_iterations import phase_of
 from testbed.planning.fewer_replicas import ranks_of, with_replicas
@@ -63,6 +65,21 @@ def joining_messages(plan: Plan, case: Case, there: Replicas, new: Replicas) -> 
     return joining(job.mesh, whole_state_bytes(job, case), [there.index(replica) for replica in new])
 
 
+def copy_messages(plan: Plan, case: Case, there: Replicas) -> tuple[StateMessage, ...]:
+    """What these replicas send each other so that each shard of their optimizer is in two memories."""
+    return copies(with_replicas(plan, case, there)[0].jobs[0], case.jobs[0].stage_to_rank)
+
+
+def cut_anew_messages(
+    plan: Plan, case: Case, there: Replicas, new: Replicas, kept_by: Replicas
+) -> tuple[StateMessage, ...]:
+    """What goes from whom to whom where these replicas go on with the optimizer that others shared; the second of them
+    have nothing yet. Ranks count anew among those there."""
+    before, after = (Sharing(with_replicas(plan, case, those)[0].jobs[0], those) for those in (kept_by, there))
+    left = [replica for replica in there if replica not in new]
+    return cut_anew(case.jobs[0].stage_to_rank, before, after, left)
+
+
 def elastic_training(plan: Plan, case: Case) -> ElasticTraining:
     """All spans and iterations of a case of a plan with `recovery.elastic`, behind whose failures replicas are left.
 
@@ -95,19 +112,29 @@ def _spans(plan: Plan, case: Case, of_set: Callable[[Replicas], _OfSet]) -> list
     assert plan.recovery is not None
     assert plan.recovery.elastic is not None
     (job,), rounds = plan.jobs, trained(plan, [case], 0)
+    sharing = shared(job.workload)
 
     @cache
     def times_s(replicas: Replicas) -> list[float]:
         return list(map(float, predicted_times_s(of_set(replicas).trace, rounds)))
 
+    def sent_s(there: Replicas, messages: Sequence[StateMessage]) -> float:
+        return exchange_s(*with_replicas(plan, case, there), messages)
+
     @cache
-    def send_s(there: Replicas, new: Replicas) -> float:
-        return exchange_s(*with_replicas(plan, case, there), joining_messages(plan, case, there, new))
+    def send_s(there: Replicas, new: Replicas, kept_by: Replicas) -> float:
+        if not sharing:
+            return sent_s(there, joining_messages(plan, case, there, new))
+        return sent_s(there, cut_anew_messages(plan, case, there, new, kept_by))
+
+    @cache
+    def copy_s(there: Replicas) -> float:
+        return sent_s(there, copy_messages(plan, case, there))
 
     def lost_with(failure: Failure) -> frozenset[int]:
         return lost_replicas(job, failure)
 
-    times = ElasticTimes(lambda replicas, number: times_s(replicas)[number], send_s)
+    times = ElasticTimes(lambda replicas, number: times_s(replicas)[number], send_s, copy_s if sharing else None)
     made = len(rounds), job.mesh.dp, plan.recovery.elastic, plan.recovery.failures
     return foretold_elastic(times, *made, lost_with)
 

@@ -3,6 +3,7 @@
 --checkpoint "every=5,save=200 ms,restart=2 s"     iterations between two checkpoints, and what they take
 --checkpoint "every=5,to=neighbour,disk=20"        the same over the links into a neighbour's memory; some on disk, too
 --elastic "restart=2 s,repair=60 s"                go on with the replicas that are left, in place of --checkpoint
+--elastic "restart=2 s,every=5"                    the same, with copies of an optimizer's shards every 5 iterations
 --chaos "mtbf=60 s,seed=3,of=nodes"                failures by chance
 --failure "rank 2 at 3.2 s"                        one failure; also of a node, or of a datacenter
 --failure "datacenter oslo cut off at 3.2 s for 2 s"    its links carry nothing
@@ -23,6 +24,7 @@ from testbed.goodput.spans import Span, foretold
 from testbed.goodput.state_times import keeping_of
 from testbed.plan import routes
 from testbed.plan.events import trained, trainings
+from testbed.plan.moved_weights import shared
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.recovery import (
     LATEST_FAILURE_S,
@@ -91,11 +93,12 @@ def _read_memory(given: dict[str, str], every: int) -> MemoryCheckpoints:
 
 def read_elastic(text: str) -> Elastic:
     """What --elastic says. Raises BadInput."""
-    given = {"restart": "2 s"} | _options(ELASTIC, text, ("restart", "repair"))
+    given = {"restart": "2 s", "every": "1"} | _options(ELASTIC, text, ("restart", "repair", "every"))
     repair_s = None
     if "repair" in given:
         repair_s = _time(ELASTIC, "repair", given["repair"], 1e-6, LATEST_FAILURE_S)
-    return Elastic(_time(ELASTIC, "restart", given["restart"], 0.0, MOST_SLOT_S), repair_s)
+    restart_s = _time(ELASTIC, "restart", given["restart"], 0.0, MOST_SLOT_S)
+    return Elastic(restart_s, repair_s, _count(ELASTIC, "every", given["every"]))
 
 
 def read_chaos(text: str) -> Chaos:
@@ -206,18 +209,22 @@ def with_recovery(
 
 
 def require_replicas_left(plan: Plan, source: str, field: str) -> None:
-    """Raises BadInput, as of this field, where a training is elastic and failures take its last replica."""
+    """Raises BadInput, as of this field, where a training is elastic and failures take its last replica, or a shard of
+    its optimizer that is nowhere else."""
     elastic = plan.recovery is not None and plan.recovery.elastic is not None
     for case in plan.cases if elastic else ():
-        iterations = len(trained(plan, [case], 0))
-        if (failure := ends_early(elastic_spans(plan, case), iterations)) is not None:
-            raise BadInput.of(source, field, _said(failure), "a replica that is left behind every failure")
+        if (failure := ends_early(elastic_spans(plan, case))) is not None:
+            lost, left = "the last one is lost", "a replica that is left behind every failure"
+            if shared(plan.jobs[0].workload):
+                lost = "a shard is lost"
+                left = "a replica left that has each shard, its own or the copy of another one's, behind every failure"
+            raise BadInput.of(source, field, f"{_said(failure)}, with which {lost}", left)
 
 
 def _said(failure: Failure) -> str:
     place = "" if failure.rank is None else f"rank {failure.rank}"
     kind = "node" if "/" in failure.place else "datacenter"
-    return f"{place or f'{kind} {failure.place}'} at {failure.at_s:g} s, with which the last one is lost"
+    return f"{place or f'{kind} {failure.place}'} at {failure.at_s:g} s"
 
 
 def _places(job: Job, of: Of) -> list[str]:

@@ -21,6 +21,7 @@ from testbed.plan.state_exchange import StateMessage, failed_ranks, restoring, s
 def exchange_s(plan: Plan, case: Case, messages: Sequence[StateMessage]) -> float:
     """Seconds from when the only job's ranks begin to send until all of these have come."""
     (job,) = plan.jobs
+    messages = [message for message in messages if message.source != message.target]
     if not messages:
         return 0.0
     ranks = pipeline_routes(plan, RankRoutes(plan, case), tuple(job.mesh.ranks), cards=False)

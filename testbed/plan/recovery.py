@@ -75,13 +75,18 @@ class Checkpoints:
 @dataclass(frozen=True)
 class Elastic:
     """A job goes on with the replicas that are left: every rank keeps its state of the last boundary between iterations
-    in its own memory, and the batch is that of the replicas that take part."""
+    in its own memory, and the batch is that of the replicas that take part. Of an optimizer that they share each keeps
+    its own shard, and a copy of that of the replica before it."""
 
     restart_s: float
     """From a failure until the iteration that it broke off begins again, and from the boundary at which lost replicas
-    are back until they are sent states: to notice, to start workers, to connect, to load."""
+    are back until they are sent states: to notice, to start workers, to connect, to load. What shards take on the links
+    comes behind it."""
     repair_s: float | None = None
     """So long after its failure a replica can be back; None: never."""
+    every: int = 1
+    """Where replicas share an optimizer (ZeRO-1): iterations from one boundary at which each rank's shard is copied to
+    the next replica until the next one. The job goes on from these boundaries; where nothing is shared, from all."""
 
 
 @with_config(ConfigDict(extra="forbid"))

@@ -26,14 +26,29 @@ HEADER_ELEMENTS = 2
 """Ahead of the numbers of a state: how far training has come, and how often the optimizer has stepped."""
 
 
+class StatePiece(NamedTuple):
+    """Numbers that stand one after the other in what a rank holds, and will in what another one does."""
+
+    first: int
+    """Of all that the source holds, the first that goes."""
+    to: int
+    """Where in what the target holds that comes."""
+    numbers: int
+    """How many."""
+
+
 class StateMessage(NamedTuple):
-    """A rank's state on its way to another rank's memory; ranks count from 0."""
+    """A rank's state on its way to another rank's memory, or pieces of states; ranks count from 0."""
 
     whose: int
+    """Of pieces the target, whatever they are of."""
     source: int
     """The rank itself, or its neighbour that keeps it."""
     target: int
+    """Of pieces also the source itself, which has them in another place then."""
     payload_bytes: int
+    pieces: tuple[StatePiece, ...] = ()
+    """() where it is a rank's whole state."""
 
 
 def neighbours(mesh: Mesh) -> tuple[int, ...]:

@@ -86,8 +86,11 @@ def _leave_out_unused(recovery: dict[str, Any]) -> None:
     checkpoints = recovery["checkpoints"]
     if checkpoints is not None and checkpoints["memory"] is None:
         del checkpoints["memory"]
-    if recovery["elastic"] is None:
+    elastic = recovery["elastic"]
+    if elastic is None:
         del recovery["elastic"]
+    elif elastic["every"] == 1:
+        del elastic["every"]
     for failure in recovery["failures"]:
         for name in ("place", "cut_s"):
             if failure[name] in ("", None):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from testbed.errors import listed, require
 from testbed.plan import routes
+from testbed.plan.moved_weights import shared
 from testbed.plan.plan import Plan
 from testbed.plan.recovery import (
     LATEST_FAILURE_S,
@@ -64,8 +65,9 @@ def _require_elastic(plan: Plan, elastic: Elastic, source: str, field: str) -> N
     (job,), count = plan.jobs, len(plan.cases)
     workload, exchange = job.workload, job.workload.data_parallel
     require(job.mesh.dp > 1, source, field, "one replica", "parallelism.data of 2 or more: the others go on")
-    expected = "data_parallel.sharding: none, as with ZeRO-1 a replica takes its part of the optimizer's states with it"
-    require(exchange.sharding == "none", source, field, exchange.sharding, expected)
+    require(elastic.every >= 1, source, field, elastic.every, "every iteration, or fewer: when shards are copied")
+    expected = "1: with data_parallel.sharding none each rank has all that it goes on with, at every iteration"
+    require(elastic.every == 1 or shared(workload), source, field, f"every={elastic.every}", expected)
     expected = (
         "another data_parallel.algorithm: gloo's own is not in the model, so that fewer replicas look like a fault"
     )

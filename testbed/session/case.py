@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.errors import RunFailed
-from testbed.goodput.elastic_spans import sets_of_rounds
 from testbed.goodput.elastic_training import elastic_training, range_of
 from testbed.goodput.spans import foretold
 from testbed.goodput.state_times import keeping_of
@@ -271,7 +270,7 @@ class _UnderWay:
         iterations = {job.number: len(part.phase.rounds) for job in part.jobs}
         beside: Beside = going.states if isinstance(going, RecoveringRounds) else ()
         if isinstance(going, ElasticRounds):  # not all of the job has a part in every iteration
-            iterations, beside = {}, elastic_traffic(self.plan, part.case, sets_of_rounds(going.spans))
+            iterations, beside = {}, elastic_traffic(self.plan, part.case, going.spans)
         elif self.running.adaptation is not None:
             beside = self.running.adaptation.carried()
         return self.running.network.end(self.plan, part.case, iterations, beside)

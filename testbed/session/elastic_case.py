@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from testbed.goodput.elastic_spans import Replicas, continued
-from testbed.goodput.elastic_training import ElasticTraining
+from testbed.goodput.elastic_spans import continued, sets_of_rounds
+from testbed.goodput.elastic_training import ElasticTraining, copy_messages
+from testbed.goodput.spans import Span, Spending
+from testbed.plan.moved_weights import shared
 from testbed.plan.plan import Case, Plan
-from testbed.plan.state_exchange import StateTraffic
-from testbed.plan.traffic import planned_traffic
+from testbed.plan.shard_copies import Replicas
+from testbed.plan.state_exchange import StateTraffic, state_traffic
+from testbed.plan.traffic import PlannedTraffic, planned_traffic
 from testbed.planning.fewer_replicas import with_replicas
 from testbed.planning.prediction import loads_of_case
 from testbed.session.deadlines import Deadline
@@ -17,6 +20,7 @@ from testbed.session.elastic_rounds import ElasticJob, ElasticRounds
 from testbed.session.loop import Resumed, start_margin_s
 from testbed.session.rounds import WitnessedRounds, task_of
 from testbed.session.running import Running
+from testbed.session.shards_memory import ShardsMemory
 from testbed.session.survivors_memory import SurvivorsMemory
 from testbed.session.timers import TimedAction
 
@@ -40,13 +44,23 @@ def elastic_rounds(
 
     workers = running.workers
     assert workers is not None  # where they cannot be replaced, such a plan is refused
-    memory = SurvivorsMemory(plan, case, running.loop, workers, running.network)
+    kind = ShardsMemory if shared(plan.jobs[0].workload) else SurvivorsMemory
+    memory = kind(plan, case, running.loop, workers, running.network)
     return ElasticRounds(ElasticJob(plan, case, training.spans, begin, workers, running.network, memory))
 
 
-def elastic_traffic(plan: Plan, case: Case, sets: Sequence[Replicas]) -> list[StateTraffic]:
-    """Per direction of the network, then per network card, what these iterations bring, each with its replicas."""
-    each = [(count, planned_traffic(*with_replicas(plan, case, replicas))) for replicas, count in Counter(sets).items()]
+def elastic_traffic(plan: Plan, case: Case, spans: Sequence[Span]) -> list[StateTraffic]:
+    """Per direction of the network, then per network card, what a training brings: its iterations, each with its
+    replicas, and copies of the shards that they keep."""
+    sets = Counter(sets_of_rounds(spans))
+    each: list[tuple[int, Sequence[PlannedTraffic | StateTraffic]]] = [
+        (count, planned_traffic(*with_replicas(plan, case, replicas))) for replicas, count in sets.items()
+    ]
+    copied = Counter(span.replicas for span in spans if span.what is Spending.SAVE and span.failure is None)
+    each += [
+        (count, state_traffic(*with_replicas(plan, case, replicas), copy_messages(plan, case, replicas)))
+        for replicas, count in copied.items()
+    ]
     return [
         StateTraffic(
             sum(count * traffic[place].wire_bytes for count, traffic in each),

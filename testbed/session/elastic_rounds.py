@@ -2,7 +2,8 @@
 
 A failed worker is really gone, as in recovering_rounds.py. Workers of the replicas that are left are started anew in
 their containers, connect as a smaller job whose ranks count from 0, and load what their own memory has: the state of
-the last boundary between iterations. What they write down has the numbers of the whole job again.
+the last boundary between iterations. Where replicas share an optimizer each shard and its copy are cut anew among those
+that are there (shards_memory.py). What workers write down has the numbers of the whole job again.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from testbed.errors import RunFailed
-from testbed.goodput.elastic_spans import Replicas
 from testbed.goodput.elastic_training import lost_replicas
 from testbed.goodput.spans import Span, Spending
 from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.shard_copies import Replicas
 from testbed.plan.state_exchange import failed_ranks
 from testbed.planning.fewer_replicas import ranks_of, with_replicas
 from testbed.session import deadlines
@@ -23,6 +24,7 @@ from testbed.session.loop import Resumed
 from testbed.session.network_accounts import Mark
 from testbed.session.recovering_rounds import ReplacedWorkers, SegmentAccounts
 from testbed.session.rounds import Round, WitnessedRounds
+from testbed.session.shards_memory import ShardsMemory
 from testbed.session.state_exchanges import StateExchange
 from testbed.session.survivors_memory import SurvivorsMemory
 from testbed.session.world import neighbours_of
@@ -50,7 +52,8 @@ class ElasticJob:
 
 
 class ElasticRounds:
-    """Yields the rounds of the training as it is when it is finished, their ranks by their numbers in the whole job.
+    """Yields the rounds of the training as it is when it is finished, once nothing can be lost of them any more, their
+    ranks by their numbers in the whole job.
 
     `spans` then has what really happened, in seconds of the job's own time. Iterating over it raises RunFailed, also
     for a failure that was not planned.
@@ -85,14 +88,27 @@ class ElasticRounds:
             going = self._job.begin(there, None, self._note)
             broken_off_s = 0.0
             """What the restart under way has lost to failures in it."""
+            copying = isinstance(memory, ShardsMemory)
+            """Whether states are kept where shards are copied, and nowhere else."""
+            pending: list[Round] = []
+            """Behind the last copies."""
             for span in self._job.foretold:
                 if span.what is Spending.TRAIN:
                     if span.failure is not None:
                         self._keep(span.iteration)
                         self._fail(going, span)
+                    elif copying:
+                        pending.append(self._train(going, span))
                     else:
                         yield self._train(going, span)
                     continue
+                if span.what is Spending.SAVE:
+                    self._copy(span)
+                    if span.failure is None:
+                        yield from pending
+                        pending = []
+                    continue
+                pending = []  # it goes on from where shards were copied last
                 self._keep(span.iteration)
                 if span.failure is not None:
                     # nobody is there who could fail: the restart only begins anew, with fewer
@@ -100,6 +116,7 @@ class ElasticRounds:
                     broken_off_s += span.seconds
                 else:
                     going, broken_off_s = self._restart(span, broken_off_s), 0.0
+            yield from pending
 
     def _note(self, number: int, start_s: float) -> None:
         self._begun = number, start_s
@@ -125,25 +142,51 @@ class ElasticRounds:
 
     def _fail(self, going: WitnessedRounds, span: Span) -> None:
         """An iteration in which workers fail, and with them their replicas. Raises RunFailed when they do not."""
-        assert span.failure is not None
-        ranks = ranks_of(self._job.job, span.replicas)
-        failed = failed_ranks(self._job.job, span.failure).intersection(ranks)
-        fails = FailAt(frozenset(map(ranks.index, failed)), span.seconds)
+        fails = self._failing(span)
         going.fail(fails)
         try:
             next(going)
         except RunFailed:
             if self._begun[0] != span.iteration:
                 raise
+        self._failed(span, fails, self._begun[1])
+
+    def _failing(self, span: Span) -> FailAt:
+        """Who fails in a span, as ranks count in it, and how long after its beginning."""
+        assert span.failure is not None
+        ranks = ranks_of(self._job.job, span.replicas)
+        failed = failed_ranks(self._job.job, span.failure).intersection(ranks)
+        return FailAt(frozenset(map(ranks.index, failed)), span.seconds)
+
+    def _failed(self, span: Span, fails: FailAt, began_s: float) -> None:
+        """They fail in a span, which began at this instant. Raises RunFailed when they do not."""
         self._job.workers.await_failure(fails.ranks)
         self._job.memory.lose(self._lost(span))
-        self._stands_s = self._begun[1] + span.seconds
+        self._stands_s = began_s + span.seconds
         self._spend(span, span.seconds)
+
+    def _copy(self, span: Span) -> None:
+        """Shards are copied to the next replicas; workers may fail meanwhile. Raises RunFailed."""
+        memory = self._job.memory
+        assert isinstance(memory, ShardsMemory)  # others have nothing to copy
+        fails = None if span.failure is None else self._failing(span)
+        try:
+            took_s = memory.copy(span.replicas, fails, span.seconds)
+        except RunFailed:
+            if fails is None:
+                raise
+        if fails is not None:
+            self._failed(span, fails, memory.began_s)
+            return
+        self._spend(span, took_s)
+        self._stands_s = memory.began_s + took_s
+        self._kept, self._mark = span.iteration, self._job.network.mark()
 
     def _keep(self, iteration: int) -> None:
         """Before an iteration that will be broken off, or that others begin: that all ranks have in their memory what
-        they had as it began. They would write it at every boundary; what nobody will read is left out."""
-        if self._kept != iteration:
+        they had as it began. They would write it at every boundary; what nobody will read is left out. Shards are
+        kept where they are copied, and nowhere else."""
+        if self._kept != iteration and not isinstance(self._job.memory, ShardsMemory):
             time.sleep(deadlines.longest_round_trip_s(self._job.plan))  # what came before is acknowledged
             self._job.memory.keep()
             self._kept, self._mark = iteration, self._job.network.mark()
@@ -156,7 +199,7 @@ class ElasticRounds:
         self._job.memory.hand_over(span.replicas)
         begins_s = self._stands_s + broken_off_s + span.ahead_s
         self.restarts_late_s.append(max(0.0, time.monotonic() - begins_s))
-        if span.joining and span.iteration:
+        if span.iteration:
             expected_s = span.seconds - span.ahead_s
             ended_s = self._job.memory.send(span.replicas, span.joining, begins_s, expected_s)
         else:

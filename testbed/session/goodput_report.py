@@ -42,7 +42,7 @@ def _states(plan: Plan, done: TrainedCase) -> list[dict[str, Any]]:
     """Per direction and card that states have crossed, bytes of all exchanges that came to their end."""
     labels = [direction.label for direction in network_at(plan, done.case).everything]
     found = []
-    for what in ("save", "restore", "join"):
+    for what in ("save", "restore", "join", "cut anew"):
         of_kind = [one for one in done.exchanged if one.what == what]
         for index, label in enumerate(labels):
             planned = sum(one.planned_bytes[index] for one in of_kind)

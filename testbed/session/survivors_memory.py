@@ -9,9 +9,9 @@ import os
 import time
 from collections.abc import Sequence
 
-from testbed.goodput.elastic_spans import Replicas
 from testbed.goodput.elastic_training import joining_messages
 from testbed.plan.plan import Case, Plan
+from testbed.plan.shard_copies import Replicas
 from testbed.plan.state_exchange import whole_state_bytes
 from testbed.planning.fewer_replicas import ranks_of, with_replicas
 from testbed.session import deadlines
@@ -23,10 +23,13 @@ from testbed.train.protocol import ExchangeStates, Remember
 class SurvivorsMemory:
     """Of the only job of a plan, while a case is trained. A context manager: leaving it frees the memory."""
 
-    def __init__(self, plan: Plan, case: Case, loop: Loop, workers: MemoryOfWorkers, links: CarriedBytes) -> None:
+    def __init__(
+        self, plan: Plan, case: Case, loop: Loop, workers: MemoryOfWorkers, links: CarriedBytes, *, room: int = 0
+    ) -> None:
+        """`room`: bytes that each rank has beside the whole of its state."""
         self._plan, self._case, self._loop, self._workers, self._links = plan, case, loop, workers, links
         (self._job,) = plan.jobs
-        self._sizes = whole_state_bytes(self._job, case)
+        self._sizes = tuple(size + room for size in whole_state_bytes(self._job, case))
         self._files = [empty_memory(rank, size) for rank, size in enumerate(self._sizes)]
         self.version = 0
         """Of the states that are whole."""
@@ -50,8 +53,14 @@ class SurvivorsMemory:
         """Give the workers of these replicas, that have just connected, their memory. Raises RunFailed."""
         ranks = ranks_of(self._job, there)
         self._workers.remember([self._files[rank] for rank in ranks])
-        told = Remember(tuple((self._sizes[rank], 0) for rank in ranks), self._job.workload.model.element_bytes)
-        self._loop.ask({0: told}, deadlines.of_connecting(self._plan), "have memory")
+        self._loop.ask({0: self._told(there)}, deadlines.of_connecting(self._plan), "have memory")
+
+    def _told(self, there: Replicas) -> Remember:
+        sizes = tuple((self._sizes[rank], 0) for rank in ranks_of(self._job, there))
+        return Remember(sizes, self._job.workload.model.element_bytes)
+
+    def _between(self, there: Replicas) -> StateExchanges:
+        return StateExchanges(*with_replicas(self._plan, self._case, there), self._loop, self._links)
 
     def keep(self) -> None:
         """Have every rank write its state, as it is between two iterations, into its own memory; what was there before
@@ -63,8 +72,10 @@ class SurvivorsMemory:
     def send(self, there: Replicas, joining: Replicas, at_s: float, expected_s: float) -> float:
         """Have the ranks of replicas that are back get their state from others, from an instant on, or as soon after it
         as can be; returns when they had it. Raises RunFailed."""
-        messages = joining_messages(self._plan, self._case, there, joining)
-        between = StateExchanges(*with_replicas(self._plan, self._case, there), self._loop, self._links)
+        if not joining:
+            time.sleep(max(0.0, at_s - time.monotonic()))
+            return time.monotonic()
+        messages, between = joining_messages(self._plan, self._case, there, joining), self._between(there)
         before = between.post(messages, self.version)
         start_s = max(at_s, time.monotonic() + between.margin_s)
         came_s = between.exchange(between.told(messages, self.version, start_s), expected_s)

@@ -16,6 +16,7 @@ from torch import nn
 
 from testbed.plan.state_exchange import HEADER_ELEMENTS, StateMessage
 from testbed.train.moving import KEPT
+from testbed.train.own_shards import pack_shard, unpack_shard
 from testbed.train.pacing import now_s, sleep_until
 from testbed.train.streams import Pending, Streams
 from testbed.train.training_state import TrainingState
@@ -29,52 +30,93 @@ _VERSIONS = 2
 class HeldStates:
     """Of one rank. `version` says in which of the places of a state something is written, or read."""
 
-    def __init__(self, file: int, rank: int, sizes: tuple[int, int], dtype: torch.dtype, streams: Streams) -> None:
-        """The descriptor, which is closed, of a file of twice the bytes of both states, own and kept."""
-        self._rank, self._streams, self._sizes = rank, streams, sizes
+    def __init__(
+        self,
+        file: int,
+        rank: int,
+        sizes: tuple[int, int],
+        dtype: torch.dtype,
+        streams: Streams,
+        *,
+        shards: bool = False,
+    ) -> None:
+        """The descriptor, which is closed, of a file with room for twice the bytes of both states, own and kept.
+
+        `shards`: these are shards of an optimizer that replicas share (own_shards.py), not all that a rank has.
+        """
+        self._rank, self._streams, self._sizes, self._shards = rank, streams, sizes, shards
         with os.fdopen(file, "r+b") as opened:
-            mapped = mmap.mmap(opened.fileno(), _VERSIONS * sum(sizes))
+            mapped = mmap.mmap(opened.fileno(), 0)
         self._whole = torch.frombuffer(mapped, dtype=dtype)
         self._posted: list[Pending] = []
+        self._pieces: list[tuple[StateMessage, torch.Tensor]] = []
+        """Those that are posted, and what they are received in."""
 
-    def own(self, version: int) -> torch.Tensor:
-        """The rank's own state."""
+    def pack(self, state: TrainingState, version: int) -> None:
+        """Write the rank's own state. Raises ValueError where there is no room for it."""
+        (pack_shard if self._shards else pack)(state, self._own(version))
+
+    def unpack(self, state: TrainingState, version: int) -> None:
+        """Go on from the rank's own state. Raises ValueError as `unpack_shard`."""
+        (unpack_shard if self._shards else unpack)(state, self._own(version))
+
+    def _own(self, version: int) -> torch.Tensor:
         return self._place(version, self._rank)
+
+    def _all(self, version: int) -> torch.Tensor:
+        size = self._whole.numel() // _VERSIONS
+        return self._whole[version * size : (version + 1) * size]
 
     def _place(self, version: int, whose: int) -> torch.Tensor:
         own, kept = (size // self._whole.element_size() for size in self._sizes)
-        first = version * (own + kept)
         # a rank that keeps nobody else's has what another replica has as its own
         mine = whose == self._rank or not kept
-        return self._whole[first : first + own] if mine else self._whole[first + own :][:kept]
+        return self._all(version)[:own] if mine else self._all(version)[own : own + kept]
 
     def post(self, messages: Sequence[StateMessage], version: int) -> None:
         """Post the receives of those of these messages that are for this rank."""
+        coming = [one for one in messages if one.target == self._rank != one.source]
+        dtype = self._whole.dtype
+        self._pieces = [
+            (one, torch.empty(sum(piece.numbers for piece in one.pieces), dtype=dtype)) for one in coming if one.pieces
+        ]
+        places = [(one, self._place(version, one.whose)) for one in coming if not one.pieces]
         self._posted = [
-            self._streams.receive(self._place(version, message.whose), message.source, _FIRST_TAG + message.whose)
-            for message in messages
-            if message.target == self._rank
+            self._streams.receive(place, one.source, _FIRST_TAG + one.whose) for one, place in (*places, *self._pieces)
         ]
 
     def exchange(self, messages: Sequence[StateMessage], version: int, begin_s: float, spin_s: float) -> float:
         """Send those of these messages that this rank sends, at an instant; returns when all that was posted had come.
+        Pieces are of the other version, and come to be in this one.
 
         Raises RuntimeError when a rank is gone.
         """
-        own = [message for message in messages if message.source == self._rank]
+        own = [message for message in messages if message.source == self._rank != message.target]
+        values = [self._sent(message, version) for message in own]
         if own:
             sleep_until(begin_s, spin_s)
         sends = [
-            self._streams.send(self._place(version, message.whose), message.target, _FIRST_TAG + message.whose)
-            for message in own
+            self._streams.send(sent, message.target, _FIRST_TAG + message.whose)
+            for message, sent in zip(own, values, strict=True)
         ]
         for pending in self._posted:
             pending.wait()
         came_s = now_s()
-        for sent in sends:
-            sent.wait()
-        self._posted = []
+        for pending in sends:
+            pending.wait()
+        stays = [(one, self._sent(one, version)) for one in messages if one.source == self._rank == one.target]
+        for message, came in (*self._pieces, *stays):
+            parts = torch.split(came, [piece.numbers for piece in message.pieces])
+            for piece, part in zip(message.pieces, parts, strict=True):
+                self._all(version)[piece.to : piece.to + piece.numbers] = part
+        self._posted, self._pieces = [], []
         return came_s
+
+    def _sent(self, message: StateMessage, version: int) -> torch.Tensor:
+        if not message.pieces:
+            return self._place(version, message.whose)
+        had = self._all(1 - version)
+        return torch.cat([had[piece.first : piece.first + piece.numbers] for piece in message.pieces])
 
 
 def pack(state: TrainingState, into: torch.Tensor) -> None:

@@ -170,6 +170,8 @@ class Remember:
     sizes: tuple[tuple[int, int], ...]
     """Per rank, bytes of its own state and of the one that it keeps."""
     element_bytes: int
+    shards: bool = False
+    """Whether these are shards of an optimizer that replicas share, not all that a rank has."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from testbed.train import protocol
 from testbed.train.connections import segments_sent_again
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
-from testbed.train.held_states import HeldStates, pack, unpack
+from testbed.train.held_states import HeldStates
 from testbed.train.idle_threads import seldom_awake
 from testbed.train.pacing import needed_spin_s, now_s
 from testbed.train.peer_store import TCP, connected
@@ -195,7 +195,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
                 gc.collect()
                 state = TrainingState(task, rank, corpus, at.messaging, groups)
                 if isinstance(saved, int):
-                    unpack(state, _remembered(held, message).own(saved))
+                    _remembered(held, message).unpack(state, saved)
                 elif saved is not None:
                     state.load(Path(saved))
                 run = ScheduleRun(state, task.begins_with, process)
@@ -211,8 +211,8 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
                 _fail(rank, fails)
                 _prepared(run, message).state.save(Path(directory))
                 launcher.send(protocol.Ready(rank))
-            case protocol.Remember(sizes, element_bytes):
-                held = _memory(rank, launcher, sizes[rank], element_bytes, world)
+            case protocol.Remember():
+                held = _memory(rank, launcher, message, world)
                 launcher.send(protocol.Ready(rank))
             case protocol.PostStates(messages, version):
                 _remembered(held, message).post(messages, version)
@@ -250,20 +250,19 @@ def _prepared(run: ScheduleRun | None, request: object) -> ScheduleRun:
     return run
 
 
-def _memory(
-    rank: int, launcher: Connection, sizes: tuple[int, int], element_bytes: int, world: protocol.WorldSpec
-) -> HeldStates:
+def _memory(rank: int, launcher: Connection, told: protocol.Remember, world: protocol.WorldSpec) -> HeldStates:
     group = dist.group.WORLD
     assert group is not None  # the worker has joined
-    dtype = torch.float32 if element_bytes == torch.float32.itemsize else torch.float64
-    return HeldStates(reduction.recv_handle(launcher), rank, sizes, dtype, Streams(group, world.streams))
+    dtype = torch.float32 if told.element_bytes == torch.float32.itemsize else torch.float64
+    file, streams = reduction.recv_handle(launcher), Streams(group, world.streams)
+    return HeldStates(file, rank, told.sizes[rank], dtype, streams, shards=told.shards)
 
 
 def _exchange(
     rank: int, told: protocol.ExchangeStates, held: HeldStates, packed: TrainingState | None, spin_s: float
 ) -> protocol.StatesHeld:
     if packed is not None:
-        pack(packed, held.own(told.version))
+        held.pack(packed, told.version)
     begin_s = told.start_s + rank * told.stagger_s
     return protocol.StatesHeld(rank, held.exchange(told.messages, told.version, begin_s, spin_s))
 

@@ -34,7 +34,7 @@ from testbed.trace.renumbered import counted_anew, numbered_as
 from testbed.train.assignment import ReferenceOutcome
 
 TRAIN, _, RESTART = Spending
-PLAIN = ElasticTimes(lambda replicas, number: 1.0, lambda there, new: 0.5)
+PLAIN = ElasticTimes(lambda replicas, number: 1.0, lambda there, new, kept_by: 0.5)
 
 
 def replica(failure: Failure) -> Collection[int]:
@@ -103,15 +103,70 @@ def test_a_failure_while_workers_restart_has_them_begin_anew_with_those_left_and
     # who is back and fails again has no state, and who gives it one may fail as well
     back = foretold((1, 1.25), (0, 4.5), (2, 5.0), repair_s=2.5)
     assert short(back)[4:6] == [("restart", 2, 4.25, 4.5, (0, 1, 2)), ("restart", 2, 4.5, 5.0, (1, 2))]
-    assert ends_early(back, 4) == Failure(2, 5.0), "rank 1 is there, and has no state"
+    assert ends_early(back) == Failure(2, 5.0), "rank 1 is there, and has no state"
 
 
 def test_without_a_replica_it_ends_and_says_by_which_failure() -> None:
-    assert ends_early(foretold((0, 0.5), (2, 4.0), (1, 20.0)), 4) is None
+    assert ends_early(foretold((0, 0.5), (2, 4.0), (1, 20.0))) is None
     spans = foretold((0, 0.5), (2, 4.0), (1, 6.5))
-    assert ends_early(spans, 4) == Failure(1, 6.5)
+    assert ends_early(spans) == Failure(1, 6.5)
     assert spans[-1].failure is not None
-    assert ends_early(foretold((0, 3.5), (1, 4.0), (2, 4.1)), 4) == Failure(2, 4.1), "in the last iteration"
+    assert ends_early(foretold((0, 3.5), (1, 4.0), (2, 4.1))) == Failure(2, 4.1)
+    assert ends_early(foretold((0, 0.5), (1, 3.5), (2, 8.25))) == Failure(2, 8.25), "in the last iteration"
+
+
+SHARING = ElasticTimes(lambda replicas, number: 1.0, lambda there, new, kept_by: 0.5, lambda there: 0.25)
+
+
+def shared(*failures: tuple[int, float], repair_s: float | None = None) -> list[Span]:
+    came = [Failure(number, at_s) for number, at_s in failures]
+    return foretold_elastic(SHARING, 6, 4, Elastic(2.0, repair_s, every=2), came, replica)
+
+
+def test_where_an_optimizer_is_shared_training_goes_on_from_where_shards_were_copied() -> None:
+    assert short(shared((1, 3.75))) == [
+        ("train", 0, 0, 1, (0, 1, 2, 3)),
+        ("train", 1, 1, 2, (0, 1, 2, 3)),
+        ("save", 2, 2, 2.25, (0, 1, 2, 3)),
+        ("train", 2, 2.25, 3.25, (0, 1, 2, 3)),
+        ("train", 3, 3.25, 3.75, (0, 1, 2, 3)),
+        ("restart", 2, 3.75, 6.25, (0, 2, 3)),
+        ("train", 2, 6.25, 7.25, (0, 2, 3)),
+        ("train", 3, 7.25, 8.25, (0, 2, 3)),
+        ("save", 4, 8.25, 8.5, (0, 2, 3)),
+        ("train", 4, 8.5, 9.5, (0, 2, 3)),
+        ("train", 5, 9.5, 10.5, (0, 2, 3)),
+    ]
+    shares = shares_of(shared((1, 3.75)), 4)
+    assert (shares.lost_s, shares.saving_s, shares.restarting_s) == (1.5, 0.5, 2.5)
+    assert short(shared((1, 1.5)))[2:4] == [("restart", 0, 1.5, 3.5, (0, 2, 3)), ("train", 0, 3.5, 4.5, (0, 2, 3))]
+    # what is broken off while it is copied is not there, what was copied before is
+    assert short(shared((1, 4.3)))[5:7] == [
+        ("save", 4, 4.25, 4.3, (0, 1, 2, 3)),
+        ("restart", 2, 4.3, 6.8, (0, 2, 3)),
+    ]
+
+
+def test_replicas_that_are_back_wait_until_shards_are_copied() -> None:
+    spans = shared((1, 2.5), repair_s=2.5)
+    assert short(spans)[4:] == [
+        ("restart", 2, 2.5, 5.0, (0, 2, 3)),
+        ("train", 2, 5.0, 6.0, (0, 2, 3)),
+        ("train", 3, 6.0, 7.0, (0, 2, 3)),
+        ("save", 4, 7.0, 7.25, (0, 2, 3)),
+        ("restart", 4, 7.25, 9.75, (0, 1, 2, 3)),
+        ("train", 4, 9.75, 10.75, (0, 1, 2, 3)),
+        ("train", 5, 10.75, 11.75, (0, 1, 2, 3)),
+    ]
+    assert [span.joining for span in spans if span.what is RESTART] == [(), (1,)]
+
+
+def test_a_shard_that_is_lost_with_its_copy_ends_it() -> None:
+    assert ends_early(shared((1, 2.5), (3, 3.0))) is None
+    assert ends_early(shared((1, 2.5), (2, 3.0))) == Failure(2, 3.0), "replica 2 had the copy of replica 1's"
+    assert ends_early(shared((0, 2.5), (3, 3.0))) == Failure(3, 3.0), "replica 0 has that of the last one's"
+    assert ends_early(shared((1, 2.5), (2, 5.5))) is None, "behind the restart each is in two memories again"
+    assert ends_early(shared((1, 0.5), (2, 1.0), (3, 1.5))) is None, "nothing is trained yet"
 
 
 def planned(tmp_path: Path, *words: str, sharding: str = "none", replicas: int = 3) -> Plan:
@@ -133,8 +188,16 @@ def settings(sharding: str, replicas: int) -> list[str]:
     [
         (("--elastic", "restart=2 s", "--checkpoint", "every=2"), "got 'restart=2 s', expected no --checkpoint beside"),
         (("--elastic", "repair=0"), "got '0', expected a time from 1e-06"),
-        (("--elastic", "every=5"), "got 'every=5', expected restart, repair, each once"),
-        (("--elastic", "restart=1 s", "--set", "data_parallel.sharding=zero-1"), "'zero-1', expected data_parallel.sh"),
+        (("--elastic", "for=5"), "got 'for=5', expected restart, repair, every, each once"),
+        (("--elastic", "every=5"), "got 'every=5', expected 1: with data_parallel.sharding none each rank has all"),
+        (("--elastic", "every=0"), "got '0', expected 1 iteration or more"),
+        (
+            (
+                *("--elastic", "restart=1 s", "--set", "data_parallel.sharding=zero-1"),
+                *("--failure", "rank 0 at 600 ms", "--failure", "rank 2 at 700 ms"),
+            ),
+            "'rank 2 at 0.7 s, with which a shard is lost', expected a replica left that has each shard, its own or",
+        ),
         (("--elastic", "restart=1 s", "--set", "parallelism.data=1"), "'one replica', expected parallelism.data of 2"),
         (("--elastic", "restart=1 s", "--set", "data_parallel.algorithm=torch"), "gloo's own is not in the model"),
         (("--elastic", "restart=1 s", "--schedule", "gpipe"), "'2 cases', expected one case"),
@@ -216,12 +279,12 @@ def test_slower_replicas_stay_slower_under_other_numbers(tmp_path: Path) -> None
 
 def test_states_come_from_the_next_replica_that_has_one() -> None:
     mesh = Mesh(4, 2, 1)
-    assert joining(mesh, (10, 20) * 4, {1, 3}) == (
+    assert [one[:4] for one in joining(mesh, (10, 20) * 4, {1, 3})] == [
         (2, 4, 2, 10),
         (3, 5, 3, 20),
         (6, 0, 6, 10),
         (7, 1, 7, 20),
-    )
+    ]
 
 
 def test_a_rank_that_has_a_part_where_it_should_not_is_seen() -> None:
@@ -248,7 +311,7 @@ def test_the_formula_at_its_ends() -> None:
 
 def test_the_model_has_what_the_formula_says() -> None:
     job = ElasticSetting(10, 1.0, 2.0, 1.0, 20.0, 400.0)
-    times = ElasticTimes(lambda replicas, number: job.iteration_s, lambda there, new: job.send_s)
+    times = ElasticTimes(lambda replicas, number: job.iteration_s, lambda there, new, kept_by: job.send_s)
     elastic, kept_s, total_s = Elastic(job.restart_s, job.repair_s), 0.0, 0.0
     for seed in random.Random(2).sample(range(1000), 4):
         failures = list(drawn_failures(job.replica_mtbf_s / job.replicas, 2e4, job.replicas, seed))

@@ -20,7 +20,7 @@ from testbed.plan.events import links_change
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Plan
 from testbed.plan.recovery import Checkpoints, Failure, MemoryCheckpoints, Recovery, drawn_failures
-from testbed.plan.state_exchange import neighbours, restoring, saving, state_traffic
+from testbed.plan.state_exchange import StateMessage, neighbours, restoring, saving, state_traffic
 from testbed.planning import file
 from testbed.planning.resolve import with_shaper
 from testbed.spec.workload import load_workload
@@ -47,7 +47,7 @@ def test_every_rank_has_a_neighbour_of_its_own(mesh: Mesh, expected: tuple[int, 
 
 def test_what_is_lost_comes_from_who_has_it_and_both_copies_are_there_again() -> None:
     mesh, sizes = Mesh(1, 5, 1), (10, 11, 12, 13, 14)
-    assert restoring(mesh, sizes, {2}) == ((2, 3, 2, 12), (1, 1, 2, 11))
+    assert restoring(mesh, sizes, {2}) == (StateMessage(2, 3, 2, 12), StateMessage(1, 1, 2, 11))
     assert restoring(mesh, sizes, {0, 1}) is None
     assert restoring(mesh, sizes, {4, 0}) is None
     for lost in (pair for count in range(1, 6) for pair in combinations(range(5), count)):

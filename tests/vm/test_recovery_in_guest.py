@@ -31,15 +31,21 @@ def words(
     return found + [word for failure in failures for word in ("--failure", failure)]
 
 
-def elastic(options: str, *failures: str, settings: tuple[str, ...]) -> list[str]:
+def elastic(options: str, *failures: str, settings: tuple[str, ...], sharding: str = "none") -> list[str]:
     found = ["--schedule", "1f1b", "--iterations", "6", "--set", "warmup=1", "--elastic", f"restart=4 s{options}"]
-    found += [word for one in (*settings, "data_parallel.sharding=none") for word in ("--set", one)]
+    found += [word for one in (*settings, f"data_parallel.sharding={sharding}") for word in ("--set", one)]
     return found + [word for failure in failures for word in ("--failure", failure)]
 
 
 ELSEWHERE = "[[warsaw/1, paris/1]]"
 """The second replica, so that states cross the link."""
-ELASTIC = ["down to one", "comes back"]
+ELASTIC = ["down to one", "comes back", "shards", "shards while copied"]
+SHARDS = ["shards", "shards while copied"]
+THREE = (
+    *("parallelism.data=3", "parallelism.pipeline=2", "microbatches=4", "streams=2", "model.d_model=24"),
+    "data_parallel={algorithm: hierarchical, chunks: 3, replicas: [[warsaw/2, paris/2], [paris/1, warsaw/1]]}",
+)
+"""Copies of shards cross the link, and what is cut anew does."""
 NAMES = ["pipeline", "replicas", "tensor", "while saving"]
 OF_MEMORY = [
     "neighbour",
@@ -51,6 +57,13 @@ OF_MEMORY = [
     "cut off",
     "cut off while sending",
 ]
+
+
+def while_copied(place: Path) -> str:
+    """The second copies are broken off when half of their time is over."""
+    plan = planned(place, NETWORK, JOB, *elastic(",every=2", settings=THREE, sharding="zero-1"))
+    _, second, *_ = (span for span in spans_of_case(plan, plan.cases[0]) if span.what is Spending.SAVE)
+    return f"rank 2 at {(second.begin_s + second.end_s) / 2:.6f} s"
 
 
 def asked(place: Path) -> dict[str, Asked]:
@@ -116,6 +129,23 @@ def asked(place: Path) -> dict[str, Asked]:
                     "rank 1 at 0.9 s",
                     settings=(*REPLICAS, "streams=2", f"data_parallel.replicas={ELSEWHERE}"),
                 ),
+            )
+        ),
+        # rank 3 in the fourth iteration, the copies of two ahead of it; the others go on from there until it is back
+        "shards": Asked(
+            planned(
+                place,
+                NETWORK,
+                JOB,
+                *elastic(",repair=3 s,every=2", "rank 3 at 1.5 s", settings=THREE, sharding="zero-1"),
+            )
+        ),
+        "shards while copied": Asked(
+            planned(
+                place,
+                NETWORK,
+                JOB,
+                *elastic(",every=2", while_copied(place), "node paris/0 at 7 s", settings=THREE, sharding="zero-1"),
             )
         ),
         "cut off": Asked(
@@ -238,3 +268,36 @@ def test_a_replica_that_is_back_gets_its_state_byte_by_byte_as_planned(measured:
     rows = entry["states"]
     assert {(row["what"], row["times"]) for row in rows} == {("join", 1)}
     assert [row["wire_bytes"] for row in rows] == [row["planned_bytes"] for row in rows]
+
+
+def test_shards_are_copied_and_cut_anew_byte_by_byte_as_planned(measured: Mapping[str, Measured]) -> None:
+    found = {name: [one for one in sets(measured, name) if one[0] != "train"] for name in SHARDS}
+    assert found == {
+        "shards": [
+            ("save", 2, [0, 1, 2]),
+            ("restart", 2, [0, 2]),
+            ("save", 4, [0, 2]),
+            ("restart", 4, [0, 1, 2]),
+            ("save", 6, [0, 1, 2]),
+        ],
+        "shards while copied": [
+            ("save", 2, [0, 1, 2]),
+            ("save", 4, [0, 1, 2]),
+            ("restart", 2, [0, 2]),
+            ("save", 4, [0, 2]),
+            ("restart", 4, [2]),
+            ("save", 6, [2]),
+        ],
+    }
+    assert failed_in(measured["shards while copied"].document["goodput"][0])[0] == "save"
+    for name in SHARDS:
+        (entry,) = measured[name].document["goodput"]
+        rows = entry["states"]
+        # those that are left behind the broken copies are in one place
+        assert {row["what"] for row in rows} == {"save"} | ({"cut anew"} if name == "shards" else set())
+        assert [row["wire_bytes"] for row in rows] == [row["planned_bytes"] for row in rows]
+        expected = spans_of_case(measured[name].plan, measured[name].plan.cases[0])
+        took_s = [span["end_s"] - span["begin_s"] for span in entry["spans"] if span["what"] == "save"]
+        foretold_s = [span.seconds for span in expected if span.what is Spending.SAVE]
+        assert took_s == pytest.approx(foretold_s, rel=MODEL_SHARE.value)
+        assert max(took_s) > 1e-3
