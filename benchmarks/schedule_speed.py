@@ -144,11 +144,10 @@ def claims_of(found: list[Times]) -> list[Claim]:
     """That time per action is small and does not grow, and the largest shape takes seconds."""
     rates, costs = [one.loads / one.run_s for one in found], [one.greedy_s / one.actions for one in found]
     got = f"{min(rates) / 1e6:.1f} to {max(rates) / 1e6:.1f} million/s"
-    grown, limit = f"{min(costs) * 1e6:.2f} to {max(costs) * 1e6:.2f} us", f"constant (within {GROWTH:g} times)"
-    claims = [
-        Claim("event model, actions", ">= 1 million/s", got, min(rates) >= LEAST_PER_S, min(rates), "actions/s"),
-        Claim("`crosspipe-greedy`, time per action", limit, grown, max(costs) <= GROWTH * min(costs), max(costs), "s"),
-    ]
+    got += f"; {min(costs) * 1e6:.2f} to {max(costs) * 1e6:.2f} us"
+    fine = min(rates) >= LEAST_PER_S and max(costs) <= GROWTH * min(costs)
+    what, asked = "event model, actions; `crosspipe-greedy`, for an action", f">= 1 million/s; within {GROWTH:g} times"
+    claims = [Claim(what, asked, got, fine, min(rates), "actions/s")]
     for one in (one for one in found if (one.ranks, one.microbatches) == LARGEST):
         seconds = one.generated_s + one.lower_s + one.run_s
         what = f"P = {one.ranks}, M = {one.microbatches:,}: greedy with validation, and simulation"
