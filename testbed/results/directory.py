@@ -75,6 +75,12 @@ class ResultsWriter:
     written: Counter[str] = field(default_factory=Counter)
     """By table, how many of its frames are in parts."""
 
+    def begin(self) -> None:
+        """Remove the tables of a run that wrote here before, whole or in parts: a verdict would be told from them."""
+        for name in self._tables():
+            (self.directory / f"{name}.parquet").unlink(missing_ok=True)
+        shutil.rmtree(self.directory / PARTS, ignore_errors=True)
+
     def add_trace(self, schedule: str, source: str, trace: Trace) -> None:
         """`schedule` is its label, here and below; `source` is "predicted" or "measured"."""
         self.actions.append(_frame(trace.actions, [str(k) for k in KINDS], schedule, source))

@@ -89,6 +89,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     require_trainable(plan)
     plan = with_shaper(plan, options.shaper)
     results = ResultsWriter(options.directory, [job.name for job in plan.jobs])
+    results.begin()
     file.write(plan, options.directory / file.NAME)
     ranges = ranges_of_plan(plan)
     warned = left_out.warnings(plan, ranges)

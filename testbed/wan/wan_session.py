@@ -195,6 +195,7 @@ def _session(
 ) -> dict[str, Any]:
     """All ranks are connected. Raises RunFailed."""
     results = ResultsWriter(directory, [job.name for job in plan.jobs])
+    results.begin()
     file.write(plan, directory / file.NAME)
     ranges = ranges_of_plan(plan)
     with reporter.step("comparing clocks"):

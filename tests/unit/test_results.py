@@ -71,6 +71,18 @@ def writer_of(directory: Path, *finished: str) -> ResultsWriter:
     return results
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_tables_of_who_wrote_there_before_are_gone_when_a_run_begins(tmp_path: Path, ended: bool) -> None:
+    """A verdict is told from the files: it would be of both."""
+    before = writer_of(tmp_path, "1f1b")
+    if ended:
+        before.save_tables()
+    ResultsWriter(tmp_path).begin()
+    assert not list(tmp_path.rglob("*.parquet"))
+    writer_of(tmp_path, "zb-h1")
+    assert set(table_of(tmp_path / "actions.parquet", ["schedule"])["schedule"]) == {"zb-h1"}
+
+
 def comparison(directory: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((directory / "comparison.json").read_text())
     return document
