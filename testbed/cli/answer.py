@@ -110,7 +110,7 @@ def answer_tables(document: Mapping[str, Any], rows: Sequence[ScheduleComparison
         Column("predicted", predicted),
         Column("error", [show_change(row.error, 2) for row in rows]),
         *p95_columns(rows),
-        *([] if adapted else [_gain(rows)]),
+        *([] if adapted else _gain(rows)),
         Column("trusted", [show_trusted(row) for row in rows]),
     ]
     where = f"{document['shaper']}, {document['transport']}, {document['clock']} clock"
@@ -122,13 +122,18 @@ def _several(rows: Sequence[ScheduleComparison]) -> bool:
     return any(isinstance(row, JobComparison) for row in rows)
 
 
-def _gain(rows: Sequence[ScheduleComparison]) -> Column:
-    """Of one job how many times faster a schedule is than 1F1B, of several what the others cost each of them."""
+def _gain(rows: Sequence[ScheduleComparison]) -> list[Column]:
+    """Of one job how many times faster a schedule is than 1F1B, where that was measured as well.
+
+    Of several what the others cost each of them.
+    """
     if not _several(rows):
         speedups = [row.speedup_measured for row in rows]
-        return Column(f"x {BASELINE}", ["-" if speedup is None else f"{speedup:.2f}" for speedup in speedups])
+        if not any(speedups):
+            return []
+        return [Column(f"x {BASELINE}", ["-" if speedup is None else f"{speedup:.2f}" for speedup in speedups])]
     whose, costs = costs_of_others(rows)
-    return Column(f"others cost\n({whose})", ["-" if cost is None else show_change(cost) for cost in costs])
+    return [Column(f"others cost\n({whose})", ["-" if cost is None else show_change(cost) for cost in costs])]
 
 
 # --- what was checked ----------------------------------------------------------------------------

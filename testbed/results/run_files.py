@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -102,7 +102,7 @@ class RunFiles:
     def traffic(self, label: str) -> list[DirectionCounters]:
         """What every direction carried in a case, network cards last."""
         names = ["label", "wire_bytes", "planned_bytes", "planned_messages"]
-        frame = self._case_of("links", label, names[1:], texts=names[:1])
+        frame = case_of(self._table("links"), self._path("links"), label, names[1:], texts=names[:1])
         return [DirectionCounters(*values) for values in frame[names].itertuples(index=False)]
 
     def rows(self, label: str, job: int) -> list[IterationRow]:
@@ -200,7 +200,8 @@ class RunFiles:
     def _printed(self, label: str, job: int, kind: type[Printed]) -> list[Printed]:
         texts, lists = ["what", "parameter"], ["projections"]
         numbers: list[str] = [name for name in kind._fields if name not in texts + lists]
-        frame = self._case_of("parameters", label, ["job", *numbers], lists, texts)
+        table, path = self._table("parameters"), self._path("parameters")
+        frame = case_of(table, path, label, ["job", *numbers], lists, texts)
         frame = frame[frame["job"] == job].copy()
         frame["projections"] = frame["projections"].map(tuple)
         return [kind(*values) for values in frame[list(kind._fields)].itertuples(index=False)]
@@ -212,7 +213,7 @@ class RunFiles:
         numbers = [name for name in (*names, *Witnesses._fields) if name not in lists]
         defaults = {**IterationRow._field_defaults, **Witnesses._field_defaults}
         unknown = [name for name in numbers if name in defaults]
-        frame = self._case_of(name, label, numbers, lists, unknown=unknown)
+        frame = case_of(self._table(name), self._path(name), label, numbers, lists, unknown=unknown)
         if "job" in frame:  # runs of earlier versions had one job
             frame = frame[frame["job"] == job].copy()
         for column in lists:  # a file holds lists
@@ -221,19 +222,11 @@ class RunFiles:
         own = (dict(zip(names, values, strict=True)) for values in frame[names].itertuples(index=False))
         return [IterationRow(**row, witnesses=witnesses) for row, witnesses in zip(own, machine, strict=True)]
 
-    def _case_of(
-        self,
-        name: str,
-        label: str,
-        numbers: Sequence[str],
-        lists: Sequence[str] = (),
-        texts: Sequence[str] = (),
-        unknown: Collection[str] = (),
-    ) -> Any:
-        path = self._path(name)
+    def _table(self, name: str) -> pd.DataFrame:
+        """A table of the run, read once."""
         if name not in self._tables:
-            self._tables[name] = table_of(path, ["schedule"])
-        return case_of(self._tables[name], path, label, numbers, lists, texts, unknown)
+            self._tables[name] = table_of(self._path(name), ["schedule"])
+        return self._tables[name]
 
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.parquet"
