@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.kept import kept_for_the_same
+from testbed.memoization import memoized_by_identity
 from testbed.pipeline.ir import KINDS, WHOLE, Action, Kind, Part, Row
 
 Ints = NDArray[np.int64]
@@ -95,7 +95,7 @@ def rows_of(table: ActionColumns) -> tuple[Row, ...]:
     return tuple(actions[begin:end] for begin, end in pairwise(table.row_start.tolist()))
 
 
-@kept_for_the_same(2)
+@memoized_by_identity(2)
 def _kept_columns(rows: tuple[Row, ...]) -> ActionColumns:
     made = _columns(rows)
     for column in made:

@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from testbed.errors import BadInput
-from testbed.kept import kept_for_the_same
+from testbed.memoization import memoized_by_identity
 from testbed.model.bounds import lower_bound
 from testbed.model.schedule_model import ScheduleModel
 from testbed.pipeline.ir import Schedule
@@ -81,7 +81,7 @@ def cuts(problem: Problem) -> list[int]:
     return [rank for rank in range(problem.n_ranks - 1) if {*problem.route(rank, rank + 1)} - problem.cards]
 
 
-@kept_for_the_same(1)
+@memoized_by_identity(1)
 def chosen(problem: Problem) -> Ahead:
     """dN of every cut: by the rule where that comes to a lower bound, else the fastest by the event model."""
     by_rule = hiding(problem)

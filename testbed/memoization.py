@@ -23,7 +23,7 @@ class _Itself(Generic[Argument]):
         return isinstance(other, _Itself) and self.value is other.value
 
 
-def kept_for_the_same(most: int) -> Callable[[Callable[[Argument], Result]], Callable[[Argument], Result]]:
+def memoized_by_identity(most: int) -> Callable[[Callable[[Argument], Result]], Callable[[Argument], Result]]:
     """A decorator: what a function of one argument has made of the last `most` objects, none of which ever changes."""
 
     def decorate(function: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
