@@ -40,7 +40,8 @@ def worlds_of(
             ),
             # unpaced ranks compute without a pause: in turns of 100 ms they keep each other's gloo threads waiting
             real_time=lab.real_time_workers and job.workload.pacing is not None,
-            seldom_looks=plan.clock.name == "virtual",
+            # to connect takes 0.1 s longer so, which nobody times but restarts behind failures
+            seldom_looks=plan.clock.name == "virtual" and plan.recovery is None,
             cores=tuple(pinned.cores[rank] for rank in job.mesh.ranks) if pinned.cores else (),
             witness=witness,
         )
