@@ -50,8 +50,8 @@ class WorldSpec:
     real_time: bool = False
     """Whether workers run under SCHED_RR."""
     seldom_looks: bool = False
-    """Whether gloo's idle threads wake less often (train/idle_threads.py): only where time costs nothing, and nobody times
-    how workers connect."""
+    """Whether gloo's idle threads wake less often (train/idle_threads.py): only where time costs nothing, and nobody
+    times how workers connect."""
     witness: bool = True
     """Whether workers tell what the machine did to them."""
     streams: int = 1
