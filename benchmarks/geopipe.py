@@ -28,7 +28,7 @@ from harness.report import show_table
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.plan import Plan
-from testbed.results.contents import table_of
+from testbed.results.run_tables import frame_of
 from testbed.spec.document import validate
 from testbed.spec.workload import Workload
 
@@ -236,7 +236,7 @@ def regime(found: Measured, _: Path) -> list[Row]:
 
 def in_flight(found: Measured, out: Path) -> list[Row]:
     """What the first rank really held at once: microbatches, and the bytes behind all tensors kept for them."""
-    table, rows = table_of(out / "in-flight/iterations.parquet", ["schedule", "held"]), []
+    table, rows = frame_of(out / "in-flight/iterations.parquet", ["schedule", "held"]), []
     chosen = [enough(c) for c in IN_FLIGHT_C]
     for label, ahead in (("dN 0+0", 0), ("dN 2+0", 2), ("dN 0+3", 3), ("geopipe", sum(chosen))):
         held = max(float(one[0]) for one in table.loc[table["schedule"] == label, "held"])

@@ -38,7 +38,7 @@ from testbed.plan.plan import Clock, Plan
 from testbed.planning.prediction import iteration_times
 from testbed.planning.resolve import with_clock
 from testbed.progress import Lines
-from testbed.results.contents import table_of
+from testbed.results.run_tables import frame_of
 
 SLOWER = 1e-3
 WITHIN = 2e-2
@@ -145,7 +145,7 @@ def measured(tasks: Sequence[Measurement]) -> Mapping[str, Taken]:
 
 def iterations_s(run: Path) -> tuple[float, ...]:
     """What the measured iterations of a run took, in order."""
-    frame = table_of(run / "iterations.parquet", ["warmup", "makespan_s"])
+    frame = frame_of(run / "iterations.parquet", ["warmup", "makespan_s"])
     return tuple(float(time_s) for time_s in frame.makespan_s[~frame.warmup])
 
 

@@ -28,8 +28,8 @@ from testbed.planning.prediction import PredictedRow, predicted_rows, ranges_of_
 from testbed.planning.resolve import load_plan, overrides_of
 from testbed.planning.schedules import with_every_job
 from testbed.progress import Lines
-from testbed.results.contents import table_of
 from testbed.results.load import load_run, require_readable
+from testbed.results.run_tables import frame_of
 from testbed.spec.study import study_of
 from testbed.study import outcomes, study_run
 from testbed.study.cells import cells_of
@@ -162,12 +162,12 @@ class Results:
     @cached_property
     def actions(self) -> pd.DataFrame:
         """A row per action, the columns of actions.parquet; `source` is "predicted" or "measured"."""
-        return table_of(self.directory / "actions.parquet", ("schedule", "source", "job", "iteration"))
+        return frame_of(self.directory / "actions.parquet", ("schedule", "source", "job", "iteration"))
 
     @cached_property
     def messages(self) -> pd.DataFrame:
         """A row per message between ranks, the columns of messages.parquet; `source` as above."""
-        return table_of(self.directory / "messages.parquet", ("schedule", "source", "job", "iteration"))
+        return frame_of(self.directory / "messages.parquet", ("schedule", "source", "job", "iteration"))
 
     @cached_property
     def iterations(self) -> pd.DataFrame:
@@ -180,7 +180,7 @@ class Results:
         return self._measured("links.parquet", ("direction", "label", "wire_bytes"))
 
     def _measured(self, name: str, columns: Sequence[str]) -> pd.DataFrame:
-        frame = table_of(self.directory / name, ("schedule", *columns))
+        frame = frame_of(self.directory / name, ("schedule", *columns))
         frame.insert(list(frame.columns).index("schedule") + 1, "source", "measured")
         return frame
 

@@ -24,9 +24,9 @@ from testbed.planning.resolve import require_trainable
 from testbed.planning.schedules import candidates, choices_in_cases, with_schedules
 from testbed.progress import Reporter
 from testbed.results import control_times
-from testbed.results.contents import table_of
 from testbed.results.destination import is_complete
 from testbed.results.load import load_run
+from testbed.results.run_tables import frame_of
 from testbed.schedule.registry import Generated, family_of
 from testbed.trace.predictions import predicted_summary
 
@@ -217,7 +217,7 @@ def _of_run(directory: Path, failure: str) -> CheckResult:
 
 def _losses(path: Path) -> dict[tuple[str, int], list[float]]:
     """Per schedule and number of a job, the loss of every measured iteration."""
-    frame = table_of(path, ["schedule", "job", "warmup", "loss"])
+    frame = frame_of(path, ["schedule", "job", "warmup", "loss"])
     found: dict[tuple[str, int], list[float]] = {}
     for name, job, warmup, loss in frame[["schedule", "job", "warmup", "loss"]].itertuples(index=False):
         if not warmup:

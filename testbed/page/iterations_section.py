@@ -10,7 +10,7 @@ import pandas as pd
 from testbed.judge.comparison import job_of
 from testbed.page.markup import Markup, tag
 from testbed.page.subject import Subject, row_name
-from testbed.results.contents import table_of
+from testbed.results.run_tables import frame_of
 from testbed.units import finite
 
 
@@ -21,7 +21,7 @@ def series_of(subject: Subject) -> list[dict[str, Any]]:
     """
     if subject.lacks("iterations.parquet"):
         return []
-    table = table_of(subject.directory / "iterations.parquet", ["schedule", "iteration", "warmup", "makespan_s"])
+    table = frame_of(subject.directory / "iterations.parquet", ["schedule", "iteration", "warmup", "makespan_s"])
     found = []
     for row in subject.rows:
         mine = _of(table, row.label, subject.jobs.index(job_of(row)) if subject.jobs else 0)
@@ -41,7 +41,7 @@ def happened(subject: Subject) -> dict[int, list[str]]:
     """By number of an iteration, what happened to links in it. Raises BadInput for a table that cannot be read."""
     if subject.lacks("link_events.parquet"):
         return {}
-    table = table_of(subject.directory / "link_events.parquet", ["iteration", "event"])
+    table = frame_of(subject.directory / "link_events.parquet", ["iteration", "event"])
     found: dict[int, list[str]] = {}
     for number, event in sorted(
         {(int(number), str(event)) for number, event in zip(table["iteration"], table["event"], strict=True)}
@@ -61,7 +61,7 @@ def seconds_of_case(subject: Subject, label: str) -> float:
     """How long all iterations of a case took together, warm-up included; nan where that is not known."""
     if subject.lacks("iterations.parquet"):
         return math.nan
-    table = table_of(subject.directory / "iterations.parquet", ["schedule", "iteration", "makespan_s"])
+    table = frame_of(subject.directory / "iterations.parquet", ["schedule", "iteration", "makespan_s"])
     mine = table[table["schedule"] == label]
     return float(mine.groupby("iteration")["makespan_s"].max().sum()) if len(mine) else math.nan
 

@@ -10,7 +10,8 @@ import pandas as pd
 from testbed.errors import BadInput
 from testbed.page.markup import Markup, joined, note, table, tag
 from testbed.page.subject import Subject
-from testbed.results.contents import json_of, table_of
+from testbed.results.contents import json_of
+from testbed.results.run_tables import frame_of
 from testbed.units import show_change, show_rates, show_sizes, show_times
 
 _COUNTED = ("label", "wire_bytes", "planned_bytes", "dropped", "queue_high_water_bytes", "lateness_p99_s")
@@ -80,7 +81,7 @@ def _change(asked: float | None, measured: float | None) -> str:
 def _traffic(subject: Subject) -> Markup:
     if subject.lacks("links.parquet"):
         return Markup("")
-    frame = table_of(subject.directory / "links.parquet", ["schedule", *_COUNTED])
+    frame = frame_of(subject.directory / "links.parquet", ["schedule", *_COUNTED])
     tables = [_of_schedule(str(label), mine) for label, mine in frame.groupby("schedule", sort=False)]
     return tag("details", tag("summary", "What every direction carried during each schedule"), *tables)
 

@@ -10,8 +10,8 @@ from testbed.page.markup import Markup, joined, note, pictures, tag
 from testbed.page.shapes import picture, rectangle, words
 from testbed.page.subject import Subject
 from testbed.plan.network_state import NetworkState, network_at
-from testbed.results.contents import table_of
 from testbed.results.run_files import RunFiles
+from testbed.results.run_tables import frame_of
 from testbed.routing.curves import ASPECT, CurvePoint, arrows, places_at, point, short_name
 from testbed.units import show_rate, show_time
 
@@ -31,7 +31,7 @@ def network(subject: Subject) -> Markup:
     if missing or not subject.run.schedules:
         return note(missing or "Not shown: no schedule is finished.")
     files = RunFiles(subject.directory)
-    traffic = table_of(subject.directory / "links.parquet", ["schedule", "label", "wire_bytes"])
+    traffic = frame_of(subject.directory / "links.parquet", ["schedule", "label", "wire_bytes"])
     figures = []
     for label in subject.run.schedules:
         mine = traffic[traffic["schedule"] == label]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from testbed.judge.comparison import ScheduleComparison, job_of, jobs_of, rows_of
-from testbed.results.contents import has_table
 from testbed.results.load import Run
+from testbed.results.run_tables import has_table
 
 
 @dataclass(frozen=True)

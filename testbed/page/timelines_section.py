@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from testbed.judge.comparison import BASELINE, jobs_at_work
 from testbed.page.columns import packed, time_unit, unit_of, whole
 from testbed.page.subject import Subject
-from testbed.results.contents import table_of
 from testbed.results.event_marks import EventMark, event_marks
 from testbed.results.load import load_traces
+from testbed.results.run_tables import frame_of
 from testbed.results.typical import typical_iteration
 from testbed.trace.predictions import predicted_numbers
 from testbed.trace.tables import KINDS, MESSAGE_KINDS, Table, Trace
@@ -40,7 +40,7 @@ def timelines_of(subject: Subject, most_actions: int, add: AddBlock) -> dict[str
     if not subject.run.schedules or subject.lacks(*_NEEDED):
         return found
     traces = load_traces(subject.directory)
-    iterations = table_of(subject.directory / "iterations.parquet", ["schedule", "warmup", "makespan_s", "iteration"])
+    iterations = frame_of(subject.directory / "iterations.parquet", ["schedule", "warmup", "makespan_s", "iteration"])
     labels = [
         label for label in subject.run.schedules if (label, "measured") in traces and (label, "predicted") in traces
     ]

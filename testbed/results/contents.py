@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from numbers import Number
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from testbed.errors import BadInput
 from testbed.files import read_json
@@ -19,13 +16,9 @@ from testbed.judge.messages import FlowMessages
 from testbed.judge.network_metric import LATER_OUTCOMES, CaseFairness
 from testbed.pipeline.memory import RankBytes
 from testbed.results.damaged import as_document
-from testbed.results.destination import PARTS
 from testbed.search.proof import Proof
 from testbed.spec.document import validate
 from testbed.thresholds import TIE
-
-if TYPE_CHECKING:
-    import pandas as pd  # slow to import, and a run that was interrupted is shown without it
 
 
 @dataclass(frozen=True)
@@ -153,89 +146,3 @@ def _check_fairness(cases: Sequence[dict[str, Any]], source: str) -> None:
                 if isinstance(values, list) and not of_earlier and len(values) != len(case["jobs"]):
                     expected = f"an entry for each of {len(case['jobs'])} jobs"
                     raise BadInput.of(source, f"fairness.{index}.{name}.{key}", len(values), expected)
-
-
-Only = Sequence[list[tuple[str, str, Any]]]
-"""Rows of a table: those of which any of these holds, all of its (column, operator, value); () for all rows."""
-
-
-def has_table(path: Path) -> bool:
-    """Whether a table is there: its file, or parts of it that a run wrote before it ended."""
-    return bool(_files_of(path))
-
-
-def _files_of(path: Path) -> list[Path]:
-    """The files of a table: its own, else its parts, in the order in which they were written."""
-    return [path] if path.is_file() else sorted((path.parent / PARTS).glob(f"{path.stem}-[0-9]*{path.suffix}"))
-
-
-def table_of(path: Path, columns: Sequence[str], only: Only = ()) -> pd.DataFrame:
-    """A table of a run with at least these columns, all of its rows or `only` some of them. Raises BadInput."""
-    import pandas as pd
-    import pyarrow.parquet as pq
-
-    if not (files := _files_of(path)):
-        raise BadInput.of(str(path.parent), path.name, "no such file", "the tables of a run")
-    frames = []
-    for file in files:
-        try:
-            there = pq.read_schema(file).names
-            asked = {column for every in only for column, _, _ in every}
-            # of a column that is not there nothing can be asked; that is said below
-            frames.append(pd.read_parquet(file, filters=list(only) if only and asked <= set(there) else None))
-        except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
-            raise BadInput.of(str(file), "file", str(error), "a parquet file as a run writes it") from error
-    # a part without rows would have a say in the types of columns
-    full = [one for one in frames if len(one)] or frames[:1]
-    frame = full[0] if len(full) == 1 else pd.concat(full, ignore_index=True)
-    _require(frame, path, columns)
-    return frame
-
-
-_NUMBERS = "biuf"
-"""Kinds of numbers, as NumPy calls them."""
-
-
-def _require(table: pd.DataFrame, path: Path, columns: Sequence[str]) -> None:
-    for name in columns:
-        if name not in table.columns:
-            raise BadInput.of(str(path), name, "nothing", "a column of this name")
-
-
-def case_of(
-    table: pd.DataFrame,
-    path: Path,
-    label: str,
-    numbers: Sequence[str],
-    lists: Sequence[str] = (),
-    texts: Sequence[str] = (),
-    unknown: Collection[str] = (),
-) -> Any:
-    """The rows of a case in the table of a file, which has these columns: of numbers, of lists of numbers, of text.
-
-    Of the numbers, those in `unknown` are nan in a file that an earlier version wrote without them. Raises BadInput
-    naming the file and the column, or the label where nothing is of it.
-    """
-    _require(table, path, [name for name in (*numbers, *lists, *texts) if name not in unknown])
-    frame = table[table["schedule"] == label].copy()
-    for name in set(unknown) - set(frame.columns):
-        frame[name] = math.nan
-    if frame.empty:
-        raise BadInput.of(str(path), "schedule", f"nothing of {label}", "rows of every schedule that the run finished")
-    for columns, good, expected in (
-        (numbers, lambda value: isinstance(value, Number), "a number in every row"),
-        (lists, _is_numbers, "a list of numbers in every row"),
-        (texts, lambda value: isinstance(value, str), "text in every row"),
-    ):
-        for name in columns:
-            if frame[name].dtype.kind in _NUMBERS and columns is numbers:
-                continue  # whole columns are checked by their type
-            if wrong := [value for value in frame[name] if not good(value)]:
-                raise BadInput.of(str(path), name, wrong[0], expected)
-    return frame
-
-
-def _is_numbers(value: object) -> bool:
-    if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
-        return True
-    return isinstance(value, np.ndarray | list) and all(isinstance(number, Number) for number in value)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -61,19 +60,19 @@ class ResultsWriter:
     """Their names."""
     references: Sequence[ReferenceOutcome] = ()
     """Per job, what one process gets that trains the same; known before the first case is judged."""
-    actions: list[pd.DataFrame] = field(default_factory=list)
-    messages: list[pd.DataFrame] = field(default_factory=list)
-    iterations: list[pd.DataFrame] = field(default_factory=list)
-    links: list[pd.DataFrame] = field(default_factory=list)
-    link_events: list[pd.DataFrame] = field(default_factory=list)
-    baseline: list[pd.DataFrame] = field(default_factory=list)
-    parameters: list[pd.DataFrame] = field(default_factory=list)
+    actions: list[pa.Table] = field(default_factory=list)
+    messages: list[pa.Table] = field(default_factory=list)
+    iterations: list[pa.Table] = field(default_factory=list)
+    links: list[pa.Table] = field(default_factory=list)
+    link_events: list[pa.Table] = field(default_factory=list)
+    baseline: list[pa.Table] = field(default_factory=list)
+    parameters: list[pa.Table] = field(default_factory=list)
     rows: dict[str, dict[int, Sequence[IterationRow]]] = field(default_factory=dict)
     """By label and job, those of the finished cases."""
     evidence: dict[str, Any] = field(default_factory=dict)
     schedules: dict[str, Any] = field(default_factory=dict)
     written: Counter[str] = field(default_factory=Counter)
-    """By table, how many of its frames are in parts."""
+    """By table, how many of its tables are in parts."""
 
     def begin(self) -> None:
         """Remove the tables of a run that wrote here before, whole or in parts: a verdict would be told from them."""
@@ -83,8 +82,8 @@ class ResultsWriter:
 
     def add_trace(self, schedule: str, source: str, trace: Trace) -> None:
         """`schedule` is its label, here and below; `source` is "predicted" or "measured"."""
-        self.actions.append(_frame(trace.actions, [str(k) for k in KINDS], schedule, source))
-        self.messages.append(_frame(trace.messages, list(MESSAGE_KINDS), schedule, source))
+        self.actions.append(_of_trace(trace.actions, [str(k) for k in KINDS], schedule, source))
+        self.messages.append(_of_trace(trace.messages, list(MESSAGE_KINDS), schedule, source))
 
     def add_iterations(self, schedule: str, rows: Iterable[IterationRow], *, job: int = 0) -> None:
         """One row per iteration of a job, warm-up included."""
@@ -92,36 +91,31 @@ class ResultsWriter:
 
     def add_links(self, schedule: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Counters of every link direction over the training with one schedule; none where nothing counts them."""
-        if not rows:
-            return
-        frame = pd.DataFrame(list(rows))
-        frame.insert(0, "schedule", schedule)
-        self.links.append(frame)
+        if rows:
+            self.links.append(_of_rows(rows, schedule=schedule))
 
     def add_link_events(self, schedule: str, rows: Sequence[Mapping[str, object]]) -> None:
         """What became of links during the training with one schedule."""
         if rows:
-            frame = pd.DataFrame(list(rows))
-            frame.insert(0, "schedule", schedule)
-            self.link_events.append(frame)
+            self.link_events.append(_of_rows(rows, schedule=schedule))
 
     def save_tables(self) -> None:
         """Write every parquet file with what is known so far, in the place of the parts."""
-        for name, frames in self._tables().items():
-            if frames:
-                self._save(self.directory / f"{name}.parquet", frames)
+        for name, tables in self._tables().items():
+            if tables:
+                self._save(self.directory / f"{name}.parquet", tables)
         shutil.rmtree(self.directory / PARTS, ignore_errors=True)
         self.written.clear()
 
     def save_new(self) -> None:
         """Write what is new of every table, as a part of it."""
-        for name, frames in self._tables().items():
-            if new := frames[self.written[name] :]:
+        for name, tables in self._tables().items():
+            if new := tables[self.written[name] :]:
                 (self.directory / PARTS).mkdir(exist_ok=True)
                 self._save(self.directory / PARTS / f"{name}-{self.written[name]:06d}.parquet", new)
-                self.written[name] = len(frames)
+                self.written[name] = len(tables)
 
-    def _tables(self) -> dict[str, list[pd.DataFrame]]:
+    def _tables(self) -> dict[str, list[pa.Table]]:
         return {
             "actions": self.actions,
             "messages": self.messages,
@@ -167,10 +161,9 @@ class ResultsWriter:
         return {"jobs": {self.jobs[number]: document for number, document in documents.items()}}
 
     @staticmethod
-    def _save(path: Path, frames: Sequence[pd.DataFrame]) -> None:
-        table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
-        known = table.schema.metadata or {}
-        table = table.replace_schema_metadata({**known, FORMAT_KEY: str(FORMAT).encode()})
+    def _save(path: Path, tables: Sequence[pa.Table]) -> None:
+        table = pa.concat_tables(tables, promote_options="permissive")
+        table = table.replace_schema_metadata({FORMAT_KEY: str(FORMAT).encode()})
         whole = pa.BufferOutputStream()  # a file would be written in a hundred pieces
         pq.write_table(table, whole, row_group_size=ROWS_TOGETHER)
         with saving(path) as partial, partial.open("wb") as file:
@@ -182,25 +175,37 @@ class ResultsWriter:
             partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def parameter_table(schedule: str, job: int, fingerprints: Sequence[Fingerprint | Expected]) -> pd.DataFrame:
+def parameter_table(schedule: str, job: int, fingerprints: Sequence[Fingerprint | Expected]) -> pa.Table:
     """What was told of gradients and weights; of one process, whose `schedule` is empty, with what only that knows."""
     blank = {"replica": ALL, "tensor_rank": ALL, "size": math.nan, "rounding": math.nan, "last_digit": math.nan}
-    frame = pd.DataFrame([blank | fingerprint._asdict() for fingerprint in fingerprints])
-    frame.insert(0, "schedule", schedule)
-    frame.insert(1, "job", job)
-    return frame
+    return _of_rows([blank | fingerprint._asdict() for fingerprint in fingerprints], schedule=schedule, job=job)
 
 
-def _iterations(schedule: str, job: int, rows: Iterable[IterationRow]) -> pd.DataFrame:
-    frame = pd.DataFrame([row._asdict() | row.witnesses._asdict() for row in rows]).drop(columns="witnesses")
-    frame.insert(0, "schedule", schedule)
-    frame.insert(1, "job", job)
-    return frame
+def _iterations(schedule: str, job: int, rows: Iterable[IterationRow]) -> pa.Table:
+    whole = [row._asdict() | row.witnesses._asdict() for row in rows]
+    for row in whole:
+        del row["witnesses"]
+    return _of_rows(whole, schedule=schedule, job=job)
 
 
-def _frame(table: Any, kinds: list[str], schedule: str, source: str) -> pd.DataFrame:
-    frame = pd.DataFrame({name: table[name] for name in table.dtype.names})
-    frame["kind"] = pd.Categorical([kinds[code] for code in table["kind"]], categories=kinds)
-    frame.insert(0, "schedule", schedule)
-    frame.insert(1, "source", source)
-    return frame
+def _of_rows(rows: Sequence[Mapping[str, object]], **same: object) -> pa.Table:
+    """A table of these rows, before each what is the same in all; what is nan, or no key of a row, is null."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [value] * len(rows) for name, value in same.items()}
+    columns |= {name: [row.get(name) for row in rows] for name in names}
+    return pa.table({name: _column(values) for name, values in columns.items()})
+
+
+def _column(values: Sequence[object]) -> pa.Array:
+    """Of Python's values; of numbers that are all nan, too, one of numbers."""
+    column = pa.array(values)
+    if pa.types.is_floating(column.type):
+        column = pa.array(column.to_numpy(zero_copy_only=False), from_pandas=True)
+    return column
+
+
+def _of_trace(table: Any, kinds: list[str], schedule: str, source: str) -> pa.Table:
+    columns = {name: pa.array(table[name], from_pandas=True) for name in table.dtype.names}
+    columns["kind"] = pa.DictionaryArray.from_arrays(pa.array(table["kind"], pa.int8()), kinds)
+    same = {"schedule": schedule, "source": source}
+    return pa.table({name: pa.repeat(value, len(table)) for name, value in same.items()} | columns)

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from testbed.errors import BadInput
-from testbed.results.contents import Only, comparison_of, has_table, json_of, manifest_of, table_of
+from testbed.results.contents import comparison_of, json_of, manifest_of
 from testbed.results.destination import COMPARISON, is_complete
+from testbed.results.run_tables import Only, has_table, table_of
 from testbed.trace.tables import ACTION, FORMAT, KINDS, MESSAGE, MESSAGE_KINDS, READABLE_FORMATS, Table, Trace, rows
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
 
 TRACE_TABLES = ("actions", "messages")
 
@@ -82,17 +86,39 @@ def require_readable(manifest: dict[str, Any], directory: Path) -> None:
 
 
 def _by_run(path: Path, kinds: list[str], dtype: Any, only: Only) -> dict[tuple[str, str], Table]:
-    frame = table_of(path, ["schedule", "source", *dtype.names], only)
-    groups = frame.groupby(["schedule", "source"], sort=False)
+    """By case and source, in the order of the file."""
+    table = table_of(path, ["schedule", "source", *dtype.names], only)
     try:
-        return {(str(schedule), str(source)): _table(some, kinds, dtype) for (schedule, source), some in groups}
+        (labels, of_label), (sources, of_source) = _coded(table["schedule"]), _coded(table["source"])
+        whole, of_run = _array(table, kinds, dtype), of_label * len(sources) + of_source
+        codes, first = np.unique(of_run, return_index=True)
+        return {
+            (str(labels[code // len(sources)]), str(sources[code % len(sources)])): whole[of_run == code]
+            for code in codes[np.argsort(first)]
+        }
     except (ValueError, TypeError, OverflowError) as error:
         raise BadInput.of(str(path), "columns", str(error), "values as a run writes them") from error
 
 
-def _table(frame: pd.DataFrame, kinds: list[str], dtype: Any) -> Table:
-    """The columns of `frame` as an array, kinds as codes."""
-    table = rows(dtype, len(frame))
+def _array(table: pa.Table, kinds: list[str], dtype: Any) -> Table:
+    """The columns as an array, kinds as codes."""
+    found = rows(dtype, len(table))
     for name in dtype.names:
-        table[name] = frame[name].map(kinds.index) if name == "kind" else frame[name]
-    return table
+        if name == "kind":
+            there, codes = _coded(table[name])
+            found[name] = np.array([kinds.index(kind) for kind in there], int)[codes]
+        else:
+            found[name] = table[name].to_numpy()
+    return found
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[list[Any], NDArray[np.int64]]:
+    """What stands in a column, and of every row, which of it. Raises ValueError where a row has nothing."""
+    import pyarrow as pa
+
+    if column.null_count:
+        raise ValueError("a row without a value")
+    coded = column.combine_chunks()
+    coded = coded if isinstance(coded, pa.DictionaryArray) else coded.dictionary_encode()
+    there = coded.dictionary.to_pylist()
+    return there, coded.indices.to_numpy().astype(np.int64)

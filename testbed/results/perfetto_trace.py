@@ -22,9 +22,9 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket, Track
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from testbed.errors import BadInput
-from testbed.results.contents import table_of
 from testbed.results.event_marks import EventMark, event_marks
 from testbed.results.load import load_run, load_traces
+from testbed.results.run_tables import frame_of
 from testbed.trace.predictions import prediction_of
 from testbed.trace.tables import KINDS, MESSAGE_KINDS, MESSAGE_LETTERS, Trace
 
@@ -59,7 +59,7 @@ def write_run(directory: Path, path: Path) -> None:
     run, traces = load_run(directory), load_traces(directory)
     if not run.schedules:
         raise BadInput.of(str(directory), "schedules", 0, "at least one that is finished")
-    rows = table_of(directory / "iterations.parquet", ["schedule", "warmup", "iteration"])
+    rows = frame_of(directory / "iterations.parquet", ["schedule", "warmup", "iteration"])
     measured = rows[~rows["warmup"].astype(bool)]
     cases = []
     for label in run.schedules:

@@ -22,16 +22,17 @@ from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
 from testbed.planning import file
 from testbed.planning.prediction import parts_of, predict_training
-from testbed.results.contents import case_of, comparison_of, has_table, json_of, table_of
+from testbed.results.contents import comparison_of, json_of
 from testbed.results.destination import COMPARISON
 from testbed.results.earlier_runs import baseline_table, upgraded_evidence
 from testbed.results.elastic_messages import elastic_message_times
 from testbed.results.load import load_traces
+from testbed.results.run_tables import case_of, has_table, table_of
 from testbed.trace.tables import Trace
 from testbed.train.assignment import Expected, Fingerprint, ReferenceOutcome
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
 
 Printed = TypeVar("Printed", Expected, Fingerprint)
 
@@ -43,7 +44,7 @@ class RunFiles:
     def __init__(self, directory: Path, labels: Collection[str] = ()) -> None:
         """With `labels`, traces are asked for of these cases alone."""
         self.directory, self.labels = directory, labels
-        self._tables: dict[str, pd.DataFrame] = {}
+        self._tables: dict[str, pa.Table] = {}
         self._times: dict[tuple[str, bool], dict[int, MessageTimes]] = {}
         self._elastic: dict[str, ElasticTraining] = {}
 
@@ -102,8 +103,8 @@ class RunFiles:
     def traffic(self, label: str) -> list[DirectionCounters]:
         """What every direction carried in a case, network cards last."""
         names = ["label", "wire_bytes", "planned_bytes", "planned_messages"]
-        frame = case_of(self._table("links"), self._path("links"), label, names[1:], texts=names[:1])
-        return [DirectionCounters(*values) for values in frame[names].itertuples(index=False)]
+        found = case_of(self._table("links"), self._path("links"), label, names[1:], texts=names[:1])
+        return [DirectionCounters(*values) for values in zip(*map(found.__getitem__, names), strict=True)]
 
     def rows(self, label: str, job: int) -> list[IterationRow]:
         """The iterations of a job in a case, warm-up included."""
@@ -201,10 +202,9 @@ class RunFiles:
         texts, lists = ["what", "parameter"], ["projections"]
         numbers: list[str] = [name for name in kind._fields if name not in texts + lists]
         table, path = self._table("parameters"), self._path("parameters")
-        frame = case_of(table, path, label, ["job", *numbers], lists, texts)
-        frame = frame[frame["job"] == job].copy()
-        frame["projections"] = frame["projections"].map(tuple)
-        return [kind(*values) for values in frame[list(kind._fields)].itertuples(index=False)]
+        found = case_of(table, path, label, ["job", *numbers], lists, texts)
+        every = zip(found["job"], *map(found.__getitem__, kind._fields), strict=True)
+        return [kind(*values) for number, *values in every if number == job]
 
     def _rows(self, name: str, label: str, job: int) -> list[IterationRow]:
         """A number that has a default (nan) is a column that a file may lack: one added since it was written."""
@@ -213,16 +213,18 @@ class RunFiles:
         numbers = [name for name in (*names, *Witnesses._fields) if name not in lists]
         defaults = {**IterationRow._field_defaults, **Witnesses._field_defaults}
         unknown = [name for name in numbers if name in defaults]
-        frame = case_of(self._table(name), self._path(name), label, numbers, lists, unknown=unknown)
-        if "job" in frame:  # runs of earlier versions had one job
-            frame = frame[frame["job"] == job].copy()
-        for column in lists:  # a file holds lists
-            frame[column] = frame[column].map(tuple)
-        machine = [Witnesses(*values) for values in frame[list(Witnesses._fields)].itertuples(index=False)]
-        own = (dict(zip(names, values, strict=True)) for values in frame[names].itertuples(index=False))
-        return [IterationRow(**row, witnesses=witnesses) for row, witnesses in zip(own, machine, strict=True)]
+        asked = [*numbers, "job"] if "job" in self._table(name).column_names else numbers
+        found = case_of(self._table(name), self._path(name), label, asked, lists, unknown=unknown)
+        jobs = found.get("job", [job] * len(found["iteration"]))  # runs of earlier versions had one job
+        witnesses = zip(*map(found.__getitem__, Witnesses._fields), strict=True)
+        own = zip(*map(found.__getitem__, names), strict=True)
+        return [
+            IterationRow(**dict(zip(names, values, strict=True)), witnesses=Witnesses(*machine))
+            for number, values, machine in zip(jobs, own, witnesses, strict=True)
+            if number == job
+        ]
 
-    def _table(self, name: str) -> pd.DataFrame:
+    def _table(self, name: str) -> pa.Table:
         """A table of the run, read once."""
         if name not in self._tables:
             self._tables[name] = table_of(self._path(name), ["schedule"])

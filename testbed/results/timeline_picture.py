@@ -15,9 +15,9 @@ from matplotlib.patches import Patch
 from testbed.errors import BadInput
 from testbed.judge.comparison import jobs_of
 from testbed.plotting import GRID, INK, save
-from testbed.results.contents import has_table, table_of
 from testbed.results.load import Run, load_run, load_traces
 from testbed.results.merged_lanes import FINEST_POINTS, merged
+from testbed.results.run_tables import frame_of, has_table
 from testbed.results.typical import typical_iteration
 from testbed.trace.predictions import prediction_of
 from testbed.trace.tables import ALL_GATHER, ALL_REDUCE, KINDS, REDUCE_SCATTER, Table, Trace
@@ -127,7 +127,7 @@ def draw_run(directory: Path, path: Path) -> list[Path]:
     if not run.schedules:
         raise BadInput.of(str(directory), "schedules", 0, "at least one that is finished")
     nodes = run.manifest.get("nodes", [])
-    iterations = table_of(directory / "iterations.parquet", ["schedule", "warmup", "makespan_s", "iteration"])
+    iterations = frame_of(directory / "iterations.parquet", ["schedule", "warmup", "makespan_s", "iteration"])
     measured = iterations[~iterations["warmup"].astype(bool)]
     names = [job.name for job in jobs_of(run.comparison)]
     shown = {name: _shown(directory, run, name, measured[measured["schedule"] == name]) for name in run.schedules}
@@ -192,7 +192,7 @@ def _iteration_with_events(directory: Path, schedule: str, measured: pd.DataFram
     path = directory / "link_events.parquet"
     if not has_table(path):
         return None
-    events = table_of(path, ["schedule", "iteration", "at_s", "happened_s"])
+    events = frame_of(path, ["schedule", "iteration", "at_s", "happened_s"])
     events = events[(events["schedule"] == schedule) & events["iteration"].isin(measured["iteration"])]
     if events.empty:
         return None

@@ -44,7 +44,8 @@ def test_jobs_are_measured_together_and_alone(tmp_path: Path) -> None:
             f"name: {name}\nplacement: [paris/{number}, warsaw/{number}]\n{WORKLOAD}"
         )
     files, out = [str(tmp_path / f"{name}.yaml") for name in ("shared", "one", "two")], tmp_path / "out"
-    command = [sys.executable, "-m", "testbed", "run", *files, "--alone", "--shaper", "relay", "--out", str(out)]
+    words = *files, "--alone", "--shaper", "relay", "--no-picture", "--out", str(out)
+    command = [sys.executable, "-m", "testbed", "run", *words]
     screen = {**os.environ, "COLUMNS": "80"}
     done = subprocess.run(
         command, cwd=ROOT, env=screen, capture_output=True, text=True, timeout=DEADLINE_S, check=False

@@ -41,7 +41,7 @@ links:
 """
 SETTINGS = (
     *("--set=microbatches=4", "--set=schedules=[1f1b]", "--iterations=3", "--set=warmup=1"),
-    "--set=pacing={F: 10 ms, I: 10 ms, W: 10 ms}",
+    *("--set=pacing={F: 10 ms, I: 10 ms, W: 10 ms}", "--no-picture"),
 )
 LATER = {
     "slow rate": "on their way",

@@ -19,7 +19,10 @@ pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 240
-OPTIONS = ("--policy", "greedy", "--elephants-from", "100 kB", "--arrive", "second@1", "--depart", "first@4")
+OPTIONS = (
+    *("--policy", "greedy", "--elephants-from", "100 kB", "--arrive", "second@1", "--depart", "first@4"),
+    "--no-picture",
+)
 
 
 def test_jobs_come_and_go(tmp_path: Path) -> None:

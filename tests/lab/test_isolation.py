@@ -69,7 +69,8 @@ def command(
     (here / "stranger.py").write_text(code)
     (here / "job.yaml").write_text(WORKLOAD)
     (here / "pair.yaml").write_text(TOPOLOGY)
-    run = [sys.executable, "-P", "-m", "testbed", "run", "pair.yaml", "job.yaml", "--out", "out", "--quiet"]
+    silent = "--quiet", "--no-picture"
+    run = [sys.executable, "-P", "-m", "testbed", "run", "pair.yaml", "job.yaml", "--out", "out", *silent]
     return subprocess.run(
         [*before, *run, *words],
         cwd=here,

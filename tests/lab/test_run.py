@@ -217,7 +217,8 @@ def test_the_picture_and_the_traces_come_from_the_files(
 
 def test_tensor_ranks_talk_in_the_middle_of_computing(tmp_path: Path) -> None:
     """Under real-time priorities gloo's thread must not wait for a rank that it keeps from its processor."""
-    split = ("--set=parallelism={pipeline: 2, tensor: 2}", "--set=warmup=1", "--iterations=1", "--schedule=1f1b")
+    sizes = "--set=parallelism={pipeline: 2, tensor: 2}", "--set=warmup=1", "--iterations=1"
+    split = (*sizes, "--schedule=1f1b", "--no-picture")
     done = run_longhaul(*SMALL[:2], *split, "--quiet", "--out", str(tmp_path / "out"))
     (row,) = json.loads((tmp_path / "out/comparison.json").read_text())["schedules"]
     assert row["measured_s"] > 0
@@ -264,7 +265,15 @@ def unpaced(out: Path, ranks: int) -> tuple[dict[str, Any], str]:
     command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml"]
     settings = ("pacing=none", "schedules=[1f1b]", "microbatches=4", f"parallelism.pipeline={ranks}")
     done = subprocess.run(
-        [*command, *(f"--set={one}" for one in settings), "--iterations=3", "--json", "--out", str(out)],
+        [
+            *command,
+            *(f"--set={one}" for one in settings),
+            "--iterations=3",
+            "--no-picture",
+            "--json",
+            "--out",
+            str(out),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -21,10 +21,10 @@ from testbed.judge.comparison import MeasuredCase, as_document, compare
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
-from testbed.results.contents import table_of
 from testbed.results.destination import PARTS, is_complete, require_place, results_directory
 from testbed.results.directory import ResultsWriter
 from testbed.results.load import TRACE_TABLES, Run, load_run, load_traces
+from testbed.results.run_tables import frame_of
 from testbed.schedule.registry import generate
 from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT, Trace
@@ -80,7 +80,7 @@ def test_tables_of_who_wrote_there_before_are_gone_when_a_run_begins(tmp_path: P
     ResultsWriter(tmp_path).begin()
     assert not list(tmp_path.rglob("*.parquet"))
     writer_of(tmp_path, "zb-h1")
-    assert set(table_of(tmp_path / "actions.parquet", ["schedule"])["schedule"]) == {"zb-h1"}
+    assert set(frame_of(tmp_path / "actions.parquet", ["schedule"])["schedule"]) == {"zb-h1"}
 
 
 def comparison(directory: Path) -> dict[str, Any]:
@@ -110,13 +110,13 @@ def test_tables_are_the_same_whenever_they_are_read(tmp_path: Path) -> None:
     assert load_run(tmp_path).has_traces
     paths = [tmp_path / f"{name}.parquet" for name in TRACE_TABLES]
     assert not any(path.exists() for path in paths)
-    from_parts = [table_of(path, []) for path in paths]
+    from_parts = [frame_of(path, []) for path in paths]
     of_one = load_traces(tmp_path, [ASKED[1]])
     assert [label for label, _ in of_one] == [ASKED[1]] * 2
     results.save_tables()
     assert not (tmp_path / PARTS).exists()
     for path, frame in zip(paths, from_parts, strict=True):
-        pd.testing.assert_frame_equal(table_of(path, []), frame)
+        pd.testing.assert_frame_equal(frame_of(path, []), frame)
     whole, alone = load_traces(tmp_path)[ASKED[1], "measured"], of_one[ASKED[1], "measured"]
     assert whole.messages.tobytes() == alone.messages.tobytes()
 

@@ -45,7 +45,7 @@ def test_a_clock_that_is_set_all_the_time_changes_nothing(time_travel_kernel: ke
     (tmp_path / "stranger.py").write_text(model + SETS_THE_CLOCK.replace("\\\\n", "\\n"))
     (tmp_path / "job.yaml").write_text(WORKLOAD.replace("iterations: 1", "iterations: 3"))
     (tmp_path / "pair.yaml").write_text(TOPOLOGY)
-    words = ["run", "pair.yaml", "job.yaml", "--clock", "virtual", "--out", "out", "--quiet"]
+    words = ["run", "pair.yaml", "job.yaml", "--clock", "virtual", "--out", "out", "--quiet", "--no-picture"]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "testbed", *words],
         cwd=tmp_path,

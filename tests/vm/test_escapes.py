@@ -59,7 +59,7 @@ def test_what_code_of_a_job_reaches_from_a_guest(time_travel_kernel: kernel.Kern
     (tmp_path / "stranger.py").write_text(f"{model}{tried}")
     (tmp_path / "job.yaml").write_text(WORKLOAD)
     (tmp_path / "pair.yaml").write_text(TOPOLOGY)
-    words = ["run", "pair.yaml", "job.yaml"]
+    words = ["run", "pair.yaml", "job.yaml", "--no-picture"]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "testbed", *words, "--clock", "virtual", "--out", "out", "--quiet"],
         cwd=tmp_path,
@@ -101,7 +101,8 @@ def test_a_directory_that_is_shown_can_be_read_in_a_guest(time_travel_kernel: ke
     (tmp_path / "stranger.py").write_text(shown_to(tmp_path, **known, PORT=1, SOCKET="nobody-listens"))
     (tmp_path / "job.yaml").write_text(WORKLOAD)
     (tmp_path / "pair.yaml").write_text(TOPOLOGY)
-    words = ["run", "pair.yaml", "job.yaml", "--clock", "virtual", "--show", "shown", "--out", "out", "--quiet"]
+    seen = "--show", "shown", "--quiet", "--no-picture"
+    words = ["run", "pair.yaml", "job.yaml", "--clock", "virtual", *seen, "--out", "out"]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "testbed", *words],
         cwd=tmp_path,

@@ -53,7 +53,8 @@ def files() -> Iterator[Path]:
 
 
 def command(before: Sequence[str], out: str) -> list[str]:
-    words = ["run", "topology.yaml", "workload.yaml", "--clock", "virtual", "--out", out, "--quiet"]
+    silent = "--quiet", "--no-picture"
+    words = ["run", "topology.yaml", "workload.yaml", "--clock", "virtual", *silent, "--out", out]
     return [*before, sys.executable, "-P", "-m", "testbed", *words]
 
 
@@ -149,7 +150,7 @@ def test_a_guest_in_real_time_is_refused_without_user_namespaces(
     if shutil.which("linux.uml") is None:
         pytest.skip("Debian's User-Mode Linux is not installed")
     before = [*readable(time_travel_kernel, files), *without_user_namespaces()]
-    words = ["run", "topology.yaml", "workload.yaml", "--vm", "--out", "out", "--quiet"]
+    words = ["run", "topology.yaml", "workload.yaml", "--vm", "--out", "out", "--quiet", "--no-picture"]
     line = [*before, sys.executable, "-P", "-m", "testbed", *words]
     done = subprocess.run(line, cwd=files, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == ExitCode.MACHINE_LACKS
