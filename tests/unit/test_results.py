@@ -121,6 +121,30 @@ def test_tables_are_the_same_whenever_they_are_read(tmp_path: Path) -> None:
     assert whole.messages.tobytes() == alone.messages.tobytes()
 
 
+def test_a_session_writes_and_reads_tables_without_pandas_which_is_there_for_who_wants_it(tmp_path: Path) -> None:
+    """Imported it would be with the first array, in every guest."""
+    code = f"""
+import sys
+from pathlib import Path
+import testbed.session.run
+from testbed.results.directory import ResultsWriter
+from testbed.results.load import load_traces
+from testbed.results.run_tables import frame_of
+here = Path({str(tmp_path)!r})
+results = ResultsWriter(here)
+results.begin()
+traces = load_traces(here / "run")
+results.add_trace("again", "measured", traces["1f1b", "measured"])
+results.save_tables()
+assert "pandas" not in sys.modules
+assert set(frame_of(here / "actions.parquet", ()).schedule) == {{"again"}}
+"""
+    (tmp_path / "run").mkdir()
+    write_run(tmp_path / "run", "1f1b")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_of_measured_iterations_those_asked_for_are_read_alone(tmp_path: Path) -> None:
     write_run(tmp_path, *ASKED)  # iteration 0 is all that was measured
     assert list(load_traces(tmp_path, iterations=[7])) == [(name, "predicted") for name in ASKED]
