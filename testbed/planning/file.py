@@ -38,13 +38,14 @@ _WRITTEN = "a plan as `testbed plan` writes it"
 
 
 @lru_cache(maxsize=1)
-def _adapter() -> TypeAdapter[Plan]:
+def adapter() -> TypeAdapter[Plan]:
+    """Of plan.json, made once."""
     return TypeAdapter(Plan)
 
 
 def to_json(plan: Plan) -> str:
     """The plan as text; numbers come back as they were."""
-    written = _adapter().dump_python(plan, mode="json")
+    written = adapter().dump_python(plan, mode="json")
     if not plan.network.limits:
         del written["network"]["limits"]
     if not plan.network.cards:

@@ -78,7 +78,7 @@ class ResultsWriter:
 
     def begin(self) -> None:
         """Remove the tables of a run that wrote here before, whole or in parts: a verdict would be told from them."""
-        _arrays_without_pandas()
+        arrays_without_pandas()
         for name in self._tables():
             (self.directory / f"{name}.parquet").unlink(missing_ok=True)
         shutil.rmtree(self.directory / PARTS, ignore_errors=True)
@@ -199,7 +199,7 @@ def _of_rows(rows: Sequence[Mapping[str, object]], **same: object) -> pa.Table:
     return pa.table({name: _column(values) for name, values in columns.items()})
 
 
-def _arrays_without_pandas() -> None:
+def arrays_without_pandas() -> None:
     """With the first array of a process pyarrow imports pandas, to know a frame where it is given one: half a second in
     every guest, where nobody has any. If it finds none then, it looks again when a frame is asked for.
     """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import distributions
 from typing import Any
 
@@ -23,12 +23,12 @@ def environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpus": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "packages": dict(sorted(_packages())),
+        "packages": packages(),
     }
 
 
-def _packages() -> Iterator[tuple[str, str]]:
+@cache
+def packages() -> dict[str, str]:
     """Names and versions of those that are installed."""
-    for distribution in distributions():
-        said = distribution.metadata  # parsed anew at every look, hundreds of lines each
-        yield said["Name"], said["Version"]
+    said = (distribution.metadata for distribution in distributions())  # parsed anew at every look
+    return dict(sorted((one["Name"], one["Version"]) for one in said))

@@ -56,7 +56,7 @@ _KERNEL_THREADS: set[str] = set()
 WARM_TASK = ("testbed.vm.task", "testbed.lab.calibrate", "testbed.lab.lab", "testbed.lab.shaping.netem")
 """What every task imports; loaded before the first fork."""
 
-WARM_TRAINING = (*WARM_TASK, "testbed.session.run", "testbed.train.preload")
+WARM_TRAINING = (*WARM_TASK, "testbed.session.run", "testbed.session.beforehand", "testbed.train.preload")
 """What training imports. Torch last: what workers use of the rest is on fewer pages then, each of them a fault."""
 
 
@@ -161,7 +161,8 @@ def _run_job(job: request.GuestJob, reporter: _Reporter) -> list[int]:
     gc.disable()  # hardly anything of what is imported is garbage, and to look for it takes 0.6 s of CPU
     # before any fork: what is imported here is shared by all tasks and their workers
     with quick_imports():
-        with_room(lambda: _warm(WARM_TRAINING if job.training else WARM_TASK, reporter, "imported"))
+        with_room(lambda: _warm(job.training))
+    reporter.say("imported")
     gc.freeze()
     gc.enable()
     if job.virtual and job.training:
@@ -254,10 +255,11 @@ def _populate_heap() -> None:
     libc.free(block)  # stays with the process: kernel_process.py's MALLOC_TRIM_THRESHOLD_ is larger
 
 
-def _warm(modules: Sequence[str], reporter: _Reporter, event: str) -> None:
-    for module in modules:
+def _warm(training: bool) -> None:
+    for module in WARM_TRAINING if training else WARM_TASK:
         importlib.import_module(module)
-    reporter.say(event)
+    if training:
+        importlib.import_module("testbed.session.beforehand").prepare()
 
 
 def _run_task(turns: _Turns, job: request.GuestJob, reporter: _Reporter) -> int:
