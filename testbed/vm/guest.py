@@ -14,7 +14,6 @@ import importlib
 import json
 import mmap
 import os
-import re
 import signal
 import socket
 import sys
@@ -27,8 +26,9 @@ from typing import Any, NoReturn
 from testbed.lab import namespaces as ns
 from testbed.vm import guest_request as request
 from testbed.vm.quick_imports import quick_imports, with_room
+from testbed.vm.rank_states import RankStates
 
-LOOK_S = 0.1
+LOOK_S = 0.2
 """How often process 1 looks whether the user wants it to stop ..."""
 
 LOOKS_PER_HEARTBEAT = 10
@@ -48,10 +48,6 @@ _HEAP_BYTES = 200 * 2**20
 
 _PAGE, _MADV_POPULATE_WRITE = 4096, 23
 _POWER_OFF = 0x4321FEDC
-_RANK = re.compile(r"rank (\d+)")
-_KTHREADD = "2"
-_KERNEL_THREADS: set[str] = set()
-"""Processes that are known to be none of ours, by number: the kernel's, which has more of them than we have."""
 
 WARM_TASK = ("testbed.vm.task", "testbed.lab.calibrate", "testbed.lab.lab", "testbed.lab.shaping.netem")
 """What every task imports; loaded before the first fork."""
@@ -271,9 +267,9 @@ def _run_task(turns: _Turns, job: request.GuestJob, reporter: _Reporter) -> int:
     pid = os.fork()
     if pid == 0:
         _task(turns, job, reporter)
-    interrupted, looks = False, 0
+    interrupted, looks, ranks, one_ended = False, 0, RankStates(), True
     while True:
-        ended, status = _reap(pid)
+        ended, status = _reap(pid) if one_ended else (False, 0)
         reporter.task = turns.current
         if ended:
             if os.WIFSIGNALED(status):
@@ -281,11 +277,13 @@ def _run_task(turns: _Turns, job: request.GuestJob, reporter: _Reporter) -> int:
                 errors = Path(request.JOB_DIRECTORY) / request.standard_error(turns.current)
                 with errors.open("a", encoding="utf-8") as file:
                     file.write(said)
+            ranks.close()
             return os.waitstatus_to_exitcode(status)
-        if signal.sigtimedwait({signal.SIGCHLD}, LOOK_S) is None:
+        one_ended = signal.sigtimedwait({signal.SIGCHLD}, LOOK_S) is not None
+        if not one_ended:
             looks += 1
             if looks % LOOKS_PER_HEARTBEAT == 0:
-                reporter.say("alive", _ranks())
+                reporter.say("alive", ranks.say())
         if not interrupted and _interrupted():
             interrupted = True
             os.kill(pid, signal.SIGINT)
@@ -340,38 +338,6 @@ def _log_to(number: int) -> None:
     os.dup2(errors, 1)
     os.dup2(errors, 2)
     os.close(errors)
-
-
-# --- reports -------------------------------------------------------------------------------------
-
-
-def _ranks() -> list[str]:
-    """What every worker is doing, e.g. "rank 2 it 5: sleeping": its name and its state."""
-    states = {"R": "running", "S": "waiting", "D": "waiting", "T": "stopped", "Z": "ended"}
-    found = []
-    for pid in (entry.name for entry in Path("/proc").iterdir()):
-        if not pid.isdigit() or pid in _KERNEL_THREADS:
-            continue
-        try:
-            stat = _line_of(f"/proc/{pid}/stat")
-        except OSError:  # it ended while we looked
-            continue
-        name, _, rest = stat.partition("(")[2].rpartition(")")
-        state, parent = rest.split()[:2]
-        if _KTHREADD in (pid, parent):
-            _KERNEL_THREADS.add(pid)
-        elif _RANK.match(name):
-            found.append(f"{name}: {states.get(state, state)}")
-    return sorted(found)
-
-
-def _line_of(path: str) -> str:
-    """Of a small file, in three system calls: Python's own takes nine. Raises OSError."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(file, _PAGE).decode("ascii", errors="replace")
-    finally:
-        os.close(file)
 
 
 def _write_result(codes: list[int]) -> None:
