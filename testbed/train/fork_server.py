@@ -24,13 +24,14 @@ def main(arguments: list[str]) -> int:
     control_fd, *worker_fds = map(int, arguments)
     control = Connection(control_fd)
     began = time.monotonic()
+    gc.disable()  # what is imported is never garbage: to look for it takes a fifth of the time
     # deferred on purpose: this is the slow import that only the fork server pays
     import testbed.train.preload  # noqa: F401 - isort: skip
     from testbed.train.data import load_corpus
 
     corpus = load_corpus()
-    gc.collect()
-    gc.freeze()  # what was imported is never garbage: workers need not look at it, nor copy its pages
+    gc.freeze()  # nor need workers look at it, and copy its pages
+    gc.enable()
     # the launcher may leave at any moment, with a word unread too: then nobody is there to be told
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         _serve(control, worker_fds, corpus, time.monotonic() - began)

@@ -19,6 +19,7 @@ LINK = "{between: [wuqing, runze], delay: 5 ms, rate: 200 Mbit/s}"  # a busy mac
 SMALL = (
     *("--set", f"topology.links=[{LINK}]", "--set", "message=100 kB", "--set", "schedules=[zb-h1]"),
     *("--set", "microbatches=4", "--set", "model.layers=4", "--iterations", "3"),
+    *("--set=model.d_model=16", "--set=model.sequence=16"),
     *("--set", "pacing={F: 40 ms, I: 40 ms, W: 40 ms}", "--set", "warmup=1"),
 )
 DEADLINE_S = 240

@@ -42,6 +42,7 @@ links:
 SETTINGS = (
     *("--set=microbatches=4", "--set=schedules=[1f1b]", "--iterations=3", "--set=warmup=1"),
     *("--set=pacing={F: 10 ms, I: 10 ms, W: 10 ms}", "--no-picture"),
+    *("--set=model.d_model=16", "--set=model.sequence=16"),
 )
 LATER = {
     "slow rate": "on their way",

@@ -15,6 +15,7 @@ LINK = "wuqing--runze"
 SMALL = (
     *("--set", "microbatches=4", "--set", "pacing={F: 10 ms, I: 10 ms, W: 10 ms}", "--set", "message=100 kB"),
     *("--set", "warmup=1", "--iterations", "3", "--schedule", "1f1b", "--no-picture"),
+    *("--set=model.d_model=16", "--set=model.sequence=16"),
 )
 
 

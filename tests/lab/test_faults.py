@@ -26,6 +26,7 @@ DEADLINE_S = 60
 RUN = (
     *(sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml"),
     *("--set=microbatches=4", "--set=pacing={F: 10 ms, I: 10 ms, W: 10 ms}", "--set=message=100 kB"),
+    *("--set=model.d_model=16", "--set=model.sequence=16"),
     # a busy machine carries this as asked, and waits for no quiet
     "--set=topology.links=[{between: [wuqing, runze], delay: 5 ms, rate: 200 Mbit/s}]",
 )

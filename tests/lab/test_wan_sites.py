@@ -32,7 +32,7 @@ links:
 """
 SMALL = (
     *("--set=microbatches=2", "--set=memory=2", "--set=pacing={F: 15 ms, I: 15 ms, W: 15 ms}", "--set=message=100 kB"),
-    *("--set=warmup=1", "--schedule=1f1b"),
+    *("--set=warmup=1", "--schedule=1f1b", "--set=model.d_model=16", "--set=model.sequence=16"),
 )
 AHEAD_S = 1000
 
