@@ -1,6 +1,7 @@
 """Jobs that go on with the replicas that are left: in the lab against the model, and in the model against a formula.
 
-    python benchmarks/elastic_replicas.py [--plans 12] [--first 0] [--seed 1] [--per-boot 12] [--recorded] [--out DIR]
+    python benchmarks/elastic_replicas.py [--plans 12] [--first 0] [--seed 1] [--per-boot 12] [--real] [--recorded]
+        [--out DIR]
 
 Drawn with the seed: so many trainings on the virtual clock on two or three datacenters, of two to four replicas
 anywhere, of one to three stages, some with tensor ranks, slower replicas or several streams, each collective; every
@@ -9,7 +10,8 @@ datacenters are lost by chance, for good or until they are repaired. Held agains
 every iteration with the replicas that take part, how long copies took, bytes of states on every direction; losses,
 gradients and weights against one process's that takes the same samples. And 40 jobs of the model alone, each trained 20
 times with some 250 failures, against the formula for replicas that fail and are repaired independently; and 20 that
-share an optimizer: failures that would take a shard and its copy, and end a training, are left out.
+share an optimizer: failures that would take a shard and its copy, and end a training, are left out. --real trains so
+many of the same plans in labs of their own on this machine's clock, and asks no formula.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from harness import boots, options, plans, report
-from harness.record import Claim, Topic, each
+from harness.record import Claim, Topic, each, finish
 
 from testbed.errors import BadInput
 from testbed.goodput.elastic_goodput import ElasticSetting, expected_elastic_goodput
@@ -40,6 +42,7 @@ from testbed.trace.predictions import predicted_times_s
 from testbed.vm import command
 
 NEAR, ASKED = 5e-4, 0.01
+NEAR_ON_THIS_MACHINE = 0.02
 SHARDING = ("none", "zero-1")
 JOBS, TRAININGS, FAILURES = 40, 20, 250
 LONGEST_S = 1e9
@@ -170,6 +173,45 @@ def lab_claims(taken: boots.Taken) -> list[Claim]:
     ]
 
 
+def real_claims(taken: boots.Taken) -> list[Claim]:
+    """Of the same on this machine's clock: times of those that it is quiet enough to trust, numbers of all."""
+    entries = {name: one["goodput"][0] for name, one in taken.comparisons.items()}
+    trusted = {row.plan for row in taken.rows if row.trusted}
+    for row in taken.untrusted:
+        print(f"untrusted: {row.plan}: {'; '.join(row.found['reasons'])}")
+    failures = sum(entry["failures"] for entry in entries.values())
+    off = [_off(entries[name], "goodput") for name in trusted]
+    missed = [abs(row.error) for row in taken.rows if row.trusted]
+    worst = max(*off, *missed, 0.0)
+    got = f"{len(trusted)} trusted: goodput within {max(off, default=0):.2%}, iterations {max(missed, default=0):.2%}"
+    rows = [row for entry in entries.values() for row in entry.get("states", ())]
+    wrong = max((abs(row["wire_bytes"] - row["planned_bytes"]) for row in rows), default=0)
+    carried = sum(row["wire_bytes"] for row in rows) / 1e6
+    asked_of = [check for row in taken.rows for check in row.found["checks"] if "one process" in check["question"]]
+    what = f"{len(entries)} trainings that go on with the replicas that are left, {failures} failures, real clock"
+    of, limit = (len(entries), taken.asked), NEAR_ON_THIS_MACHINE
+    return [
+        Claim(
+            f"{what}: off what was foretold",
+            f"none trusted beyond {limit:.0%}",
+            got,
+            worst <= limit,
+            worst,
+            "share",
+            *of,
+        ),
+        Claim(
+            "the same: states and shards between replicas, bytes as planned",
+            "0",
+            f"{carried:.1f} MB on {len(rows)} directions: worst {wrong:.0f} B off",
+            wrong == 0,
+            wrong,
+            "B",
+        ),
+        each("the same: gradients and weights as one process's", sum(not c["ok"] for c in asked_of), len(asked_of)),
+    ]
+
+
 def iterations_off(directory: Path) -> list[float]:
     """By what share each iteration of a run that counts took other than predicted of it."""
     files = RunFiles(directory)
@@ -269,9 +311,13 @@ def main(words: Sequence[str] | None = None) -> int:
     """Train, and ask the model; 1 when something is further off than it may be, 0 otherwise."""
     parser = options.parser(__doc__)
     options.add_drawn(parser, "elastic-replicas", plans=12, per_boot=12)
+    parser.add_argument("--real", action="store_true", help="on this machine's clock")
     asked = parser.parse_args(words)
     names = {f"plan-{number:03d}": number for number in options.numbers(asked)}
     every = {name: partial(training, number, name=name, seed=asked.seed) for name, number in names.items()}
+    if asked.real:
+        claims = real_claims(boots.on_the_real_clock(asked.out, every))
+        return finish(asked, Topic.ROBUSTNESS, claims, clock="real", directories=[asked.out / name for name in names])
     taken = boots.take(asked, every)
     models = [
         model_claim([setting(number, asked.seed) for number in range(JOBS)], TRAININGS),

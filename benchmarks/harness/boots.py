@@ -8,6 +8,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,7 @@ from harness.options import ROOT, numbers
 from harness.rows import Comparison, Row, predictions, rows_of
 from testbed.errors import BadInput, ExitCode, RunFailed
 from testbed.plan.plan import Clock, Plan
+from testbed.planning import file
 from testbed.progress import Lines
 from testbed.vm import command
 
@@ -164,6 +166,17 @@ def run_of_files(out: Path, name: str, words: Sequence[str]) -> dict[str, Any] |
     """The comparison of a run of the plan's files on the real clock; None where it failed, which stderr says."""
     files = [str(out / f"{name}.{kind}.yaml") for kind in ("topology", "workload")]
     return run(name, *files, *words, "--out", str(out / name), "--overwrite")
+
+
+def on_the_real_clock(out: Path, plans: Plans) -> Taken:
+    """What comes of plans on this machine's clock, each in a lab of its own, whatever clock they are made for."""
+    found: dict[str, Comparison | None] = {}
+    for name, made in plans.items():
+        path = out / f"{name}.plan.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.to_json(replace(made(out).plan, clock=Clock("real"))), encoding="utf-8")
+        found[name] = run(name, str(path), "--no-picture", "--out", str(out / name), "--overwrite")
+    return collected(out, found, {})
 
 
 def run(name: str, *words: str) -> dict[str, Any] | None:
