@@ -218,7 +218,7 @@ def test_the_picture_and_the_traces_come_from_the_files(
 def test_tensor_ranks_talk_in_the_middle_of_computing(tmp_path: Path) -> None:
     """Under real-time priorities gloo's thread must not wait for a rank that it keeps from its processor."""
     sizes = "--set=parallelism={pipeline: 2, tensor: 2}", "--set=warmup=1", "--iterations=1"
-    split = (*sizes, "--schedule=1f1b", "--set=model.d_model=16", "--set=model.sequence=16", "--no-picture")
+    split = (*sizes, "--schedule=1f1b", "--set=model.d_model=16", "--set=model.sequence=16")
     done = run_longhaul(*SMALL[:2], *split, "--quiet", "--out", str(tmp_path / "out"))
     (row,) = json.loads((tmp_path / "out/comparison.json").read_text())["schedules"]
     assert row["measured_s"] > 0
