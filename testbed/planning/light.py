@@ -6,6 +6,7 @@ What a smaller model would change is written down first: the size of messages is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from testbed.plan.plan import Job, Plan
@@ -26,10 +27,13 @@ def lighter(plan: Plan) -> tuple[Plan, list[str]]:
     jobs, said = [], []
     for number, job in enumerate(plan.jobs):
         asked = _with_parameters(plan, number)
-        reason = _kept_because(asked)
-        made = job if reason else replace(job, workload=_light(asked))
+        stages = [len(case.jobs[number].stage_to_rank) for case in plan.cases]
+        vary = plan.adaptation is not None and plan.adaptation.stages
+        small = _small(asked, [asked.model.layers] if vary else stages)
+        reason = _kept_because(asked, small)
+        made = job if reason else replace(job, workload=_light(asked, small))
         jobs.append(made)
-        said.append(f"{job.name}: its model stays as it is: {reason}" if reason else _said(job, made))
+        said.append(f"{job.name}: its model stays as it is: {reason}" if reason else _said(made))
     return replace(plan, jobs=tuple(jobs)), said
 
 
@@ -48,7 +52,7 @@ def _with_parameters(plan: Plan, number: int) -> Workload:
     return made if made.stage_bytes(stages) == workload.stage_bytes(stages) else workload
 
 
-def _kept_because(workload: Workload) -> str:
+def _kept_because(workload: Workload, small: dict[str, int]) -> str:
     """Why a job keeps its model; "" where it does not."""
     model = workload.model
     if model.kind != _KIND:
@@ -57,28 +61,35 @@ def _kept_because(workload: Workload) -> str:
         return "it stands for one at full scale"
     if workload.parallelism.data > 1 and workload.data_parallel.parameters is None:
         return "what its replicas exchange follows from it (data_parallel.parameters)"
-    return "it is as small" if model.model_dump().items() >= _small(workload).items() else ""
+    return "it is as small" if model.model_dump().items() >= small.items() else ""
 
 
-def _small(workload: Workload) -> dict[str, int]:
-    """Fields of the smaller model: as many layers and heads, so as many tensors and sums."""
-    fields = workload.model.model_dump()
+def _small(workload: Workload, stages: Sequence[int]) -> dict[str, int]:
+    """Fields of the smaller model, of a job with so many stages, or so many that it may come to.
+
+    As many heads, so as many tensors. A layer for every stage, but where tensor ranks exchange sums in each, or where
+    layers cannot be shared out evenly before and after: as many as before.
+    """
+    fields, most = workload.model.model_dump(), max(stages)
     width = fields["heads"] * max(WIDTH_PER_HEAD, -(-_LEAST_WIDTH // fields["heads"]))
-    return {"d_model": min(fields["d_model"], width), "sequence": min(fields["sequence"], SEQUENCE)}
+    even = all(fields["layers"] % count == 0 == most % count for count in stages)
+    return {
+        "d_model": min(fields["d_model"], width),
+        "sequence": min(fields["sequence"], SEQUENCE),
+        "layers": most if even and workload.parallelism.tensor == 1 else fields["layers"],
+    }
 
 
-def _light(workload: Workload) -> Workload:
+def _light(workload: Workload, small: dict[str, int]) -> Workload:
     message = float(max(workload.tensor_bytes(), int(workload.message or 0)))
-    known, small = workload.model.model_dump(), _small(workload)
+    known, made = workload.model.model_dump(), dict(small)
     if known["d_ff"] is not None:
-        small["d_ff"] = min(known["d_ff"], 4 * small["d_model"])
-    model = type(workload.model).model_validate(known | small)
+        made["d_ff"] = min(known["d_ff"], 4 * made["d_model"])
+    model = type(workload.model).model_validate(known | made)
     return workload.model_copy(update={"model": model, "message": message})
 
 
-def _said(job: Job, made: Job) -> str:
-    before, after = job.workload.model.model_dump(), made.workload.model.model_dump()
-    return (
-        f"{job.name}: a light model, d_model {after['d_model']} and sequence {after['sequence']} instead of "
-        f"{before['d_model']} and {before['sequence']}; messages have the bytes of the one asked for"
-    )
+def _said(job: Job) -> str:
+    model = job.workload.model.model_dump()
+    size = f"{model['layers']} layers, d_model {model['d_model']}, sequence {model['sequence']}"
+    return f"{job.name}: light model: {size}; messages as asked"

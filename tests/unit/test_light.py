@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from in_process import run_testbed
 
-from testbed.plan.plan import Clock, Plan
+from testbed.plan.plan import Adaptation, Clock, Plan
 from testbed.planning import file
 from testbed.planning.light import lighter
 from testbed.planning.prediction import iteration_times
@@ -49,6 +50,37 @@ def test_a_smaller_model_has_the_same_messages_and_the_same_prediction(settings:
     ]
     assert "light model" in said
     assert file.from_json(file.to_json(light), "plan") == light
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers"),
+    [
+        (("schedules=[1f1b, zb-h1]",), 4),
+        (("schedules=[1f1b, zb-v]", "memory=6"), 8),
+        (("schedules=[1f1b]", "parallelism.pipeline=3", "model.layers=7"), 7),
+        (("schedules=[1f1b, zb-v]", "memory=6", "model.layers=12"), 12),
+        (("schedules=[1f1b]", "parallelism={pipeline: 2, tensor: 2}"), 8),
+    ],
+    ids=["one each", "two on a rank", "shared unevenly", "by one of two", "tensor ranks"],
+)
+def test_a_layer_is_left_for_every_stage_where_all_have_as_many(settings: tuple[str, ...], layers: int) -> None:
+    plan = plan_of(*settings)
+    light, (said,) = lighter(plan)
+    assert light.jobs[0].workload.model.layers == layers
+    assert f"{layers} layers" in said
+    assert len(said) <= 80
+    assert [iteration_times(light, case) for case in light.cases] == [
+        iteration_times(plan, case) for case in plan.cases
+    ]
+
+
+@pytest.mark.parametrize(("stages", "layers"), [(False, 4), (True, 8)])
+def test_a_job_whose_stages_may_move_keeps_its_layers(stages: bool, layers: int) -> None:
+    plan = plan_of("schedules=[1f1b, zb-h1]")
+    choices = tuple(case.jobs[0].choice for case in plan.cases)
+    adapting = replace(plan, adaptation=Adaptation("ski-rental", choices, 0.0, stages=stages))
+    light, _ = lighter(adapting)
+    assert light.jobs[0].workload.model.layers == layers
 
 
 def test_a_message_that_nobody_gave_keeps_the_size_of_the_model_asked_for() -> None:
