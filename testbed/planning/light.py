@@ -24,17 +24,27 @@ _KIND = "gpt"
 
 def lighter(plan: Plan) -> tuple[Plan, list[str]]:
     """The plan with smaller models where they change no message, and a line on every job; for the virtual clock."""
-    jobs, said = [], []
-    for number, job in enumerate(plan.jobs):
-        asked = _with_parameters(plan, number)
-        stages = [len(case.jobs[number].stage_to_rank) for case in plan.cases]
-        vary = plan.adaptation is not None and plan.adaptation.stages
-        small = _small(asked, [asked.model.layers] if vary else stages)
-        reason = _kept_because(asked, small)
-        made = job if reason else replace(job, workload=_light(asked, small))
-        jobs.append(made)
-        said.append(f"{job.name}: its model stays as it is: {reason}" if reason else _said(made))
-    return replace(plan, jobs=tuple(jobs)), said
+    made = [_lighter(plan, number) for number in range(len(plan.jobs))]
+    return replace(plan, jobs=tuple(job for job, _ in made)), [said for _, said in made]
+
+
+def _lighter(plan: Plan, number: int) -> tuple[Job, str]:
+    job, asked = plan.jobs[number], _with_parameters(plan, number)
+    reason = _kept_because(asked)
+    if not reason:
+        small = _small(asked, _stages(plan, number))
+        if not asked.model.model_dump().items() >= small.items():
+            made = replace(job, workload=_light(asked, small))
+            return made, _said(made)
+        reason = "it is as small"
+    return job, f"{job.name}: its model stays as it is: {reason}"
+
+
+def _stages(plan: Plan, number: int) -> list[int]:
+    """How many stages a job has, case by case; each of its layers is one where it may come to have others."""
+    if plan.adaptation is not None and plan.adaptation.stages:
+        return [plan.jobs[number].workload.model.layers]
+    return [len(case.jobs[number].stage_to_rank) for case in plan.cases]
 
 
 def _with_parameters(plan: Plan, number: int) -> Workload:
@@ -52,8 +62,8 @@ def _with_parameters(plan: Plan, number: int) -> Workload:
     return made if made.stage_bytes(stages) == workload.stage_bytes(stages) else workload
 
 
-def _kept_because(workload: Workload, small: dict[str, int]) -> str:
-    """Why a job keeps its model; "" where it does not."""
+def _kept_because(workload: Workload) -> str:
+    """Why a job keeps its model whatever its size; "" where it does not."""
     model = workload.model
     if model.kind != _KIND:
         return f"nothing is known of what a smaller {model.kind} is"
@@ -61,11 +71,11 @@ def _kept_because(workload: Workload, small: dict[str, int]) -> str:
         return "it stands for one at full scale"
     if workload.parallelism.data > 1 and workload.data_parallel.parameters is None:
         return "what its replicas exchange follows from it (data_parallel.parameters)"
-    return "it is as small" if model.model_dump().items() >= small.items() else ""
+    return ""
 
 
 def _small(workload: Workload, stages: Sequence[int]) -> dict[str, int]:
-    """Fields of the smaller model, of a job with so many stages, or so many that it may come to.
+    """Fields of the smaller model, of a job with so many stages.
 
     As many heads, so as many tensors. A layer for every stage, but where tensor ranks exchange sums in each, or where
     layers cannot be shared out evenly before and after: as many as before.

@@ -16,6 +16,7 @@ from testbed.planning.resolve import load_plan, with_cases, with_clock
 from testbed.planning.schedules import choose, make
 
 ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "examples/my_model.py"
 REPLICAS = ("parallelism={pipeline: 2, data: 2}", "schedules=[1f1b]")
 
 
@@ -95,6 +96,10 @@ def test_a_message_that_nobody_gave_keeps_the_size_of_the_model_asked_for() -> N
     [
         (("parallelism={pipeline: 2, data: 2}", "schedules=[1f1b, zb-v]", "memory=6"), "what its replicas exchange"),
         (("schedules=[1f1b]", "model={layers: 4, d_model: 8, heads: 1, sequence: 4}"), "as small"),
+        (
+            ("schedules=[1f1b]", f"model={{kind: '{MODEL}:Mlp', layers: 8, width: 64, sequence: 32}}"),
+            "nothing is known",
+        ),
     ],
 )
 def test_a_model_that_stays_says_why(settings: tuple[str, ...], reason: str) -> None:
