@@ -49,7 +49,7 @@ def timelines_of(subject: Subject, most_actions: int, add: AddBlock) -> dict[str
         counted = mine[~mine["warmup"].astype(bool)]
         if counted.empty:
             continue
-        typical = typical_iteration(counted, subject.compared(label), subject.jobs)
+        typical = typical_iteration(counted.to_dict("records"), subject.compared(label), subject.jobs)
         measured, predicted = traces[label, "measured"], traces[label, "predicted"]
         shown = kept(counted, measured, typical, most_actions // len(labels))
         warmups = set(mine["iteration"][mine["warmup"].astype(bool)].tolist())

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +24,7 @@ from testbed.judge.fidelity import NetworkEvidence
 from testbed.judge.iterations import IterationRow
 from testbed.results.destination import PARTS
 from testbed.results.earlier_runs import BASELINE_TABLE
+from testbed.results.run_tables import arrays_without_pandas
 from testbed.schedule import schedule_file
 from testbed.schedule.registry import Generated
 from testbed.trace.tables import FORMAT, KINDS, MESSAGE_KINDS, Trace
@@ -197,15 +196,6 @@ def _of_rows(rows: Sequence[Mapping[str, object]], **same: object) -> pa.Table:
     columns = {name: [value] * len(rows) for name, value in same.items()}
     columns |= {name: [row.get(name) for row in rows] for name in names}
     return pa.table({name: _column(values) for name, values in columns.items()})
-
-
-def arrays_without_pandas() -> None:
-    """With the first array of a process pyarrow imports pandas, to know a frame where it is given one: half a second in
-    every guest, where nobody has any. If it finds none then, it looks again when a frame is asked for.
-    """
-    if "pandas" not in sys.modules:
-        with patch.object(sys, "meta_path", []):  # where nothing is found
-            pa.array(())
 
 
 def _column(values: Sequence[object]) -> pa.Array:

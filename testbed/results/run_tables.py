@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Sequence
+from functools import cache
 from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from testbed.errors import BadInput
 from testbed.results.destination import PARTS
@@ -29,11 +32,24 @@ def _files_of(path: Path) -> list[Path]:
     return [path] if path.is_file() else sorted((path.parent / PARTS).glob(f"{path.stem}-[0-9]*{path.suffix}"))
 
 
+@cache
+def arrays_without_pandas() -> None:
+    """With the first array of a process pyarrow imports pandas, to know a frame where it is given one: half a second in
+    every guest, where nobody has any. If it finds none then, it looks again when a frame is asked for.
+    """
+    import pyarrow as pa
+
+    if "pandas" not in sys.modules:
+        with patch.object(sys, "meta_path", []):  # where nothing is found
+            pa.array(())
+
+
 def table_of(path: Path, columns: Sequence[str], only: Only = ()) -> pa.Table:
     """A table of a run with at least these columns, all of its rows or `only` some of them. Raises BadInput."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    arrays_without_pandas()
     if not (files := _files_of(path)):
         raise BadInput.of(str(path.parent), path.name, "no such file", "the tables of a run")
     asked = {column for every in only for column, _, _ in every}

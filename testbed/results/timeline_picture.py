@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -17,13 +18,12 @@ from testbed.judge.comparison import jobs_of
 from testbed.plotting import GRID, INK, save
 from testbed.results.load import Run, load_run, load_traces
 from testbed.results.merged_lanes import FINEST_POINTS, merged
-from testbed.results.run_tables import frame_of, has_table
+from testbed.results.run_tables import has_table, table_of
 from testbed.results.typical import typical_iteration
 from testbed.trace.predictions import prediction_of
 from testbed.trace.tables import ALL_GATHER, ALL_REDUCE, KINDS, REDUCE_SCATTER, Table, Trace
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 COLOURS = {"F": "#4c78c8", "B": "#3a9a63", "I": "#45b5a0", "W": "#e0a83c"}
@@ -127,10 +127,13 @@ def draw_run(directory: Path, path: Path) -> list[Path]:
     if not run.schedules:
         raise BadInput.of(str(directory), "schedules", 0, "at least one that is finished")
     nodes = run.manifest.get("nodes", [])
-    iterations = frame_of(directory / "iterations.parquet", ["schedule", "warmup", "makespan_s", "iteration"])
-    measured = iterations[~iterations["warmup"].astype(bool)]
+    iterations = table_of(directory / "iterations.parquet", ["schedule", "warmup", "makespan_s", "iteration"])
+    measured: dict[str, list[Mapping[str, Any]]] = {name: [] for name in run.schedules}
+    for row in iterations.to_pylist():
+        if not row["warmup"] and row["schedule"] in measured:
+            measured[row["schedule"]].append(row)
     names = [job.name for job in jobs_of(run.comparison)]
-    shown = {name: _shown(directory, run, name, measured[measured["schedule"] == name]) for name in run.schedules}
+    shown = {name: _shown(directory, run, name, rows) for name, rows in measured.items()}
     numbers = {one.typical for one in shown.values()} | {one.changes.iteration for one in shown.values() if one.changes}
     traces, panels = load_traces(directory, run.schedules, numbers), []
     for name, (typical, changes) in shown.items():
@@ -160,9 +163,9 @@ def _lacks_rows(directory: Path, source: str, name: str) -> BadInput:
     return BadInput.of(str(directory), "tables", f"no {source} {name}", "rows of every schedule that is finished")
 
 
-def _shown(directory: Path, run: Run, name: str, measured: pd.DataFrame) -> _Shown:
+def _shown(directory: Path, run: Run, name: str, measured: Sequence[Mapping[str, Any]]) -> _Shown:
     """The iterations of a schedule that the picture has, of those that were `measured`. Raises BadInput without any."""
-    if measured.empty:
+    if not measured:
         raise _lacks_rows(directory, "measured", name)
     rows = [row for row in run.comparison["schedules"] if row["label"] == name]
     typical = typical_iteration(measured, rows, [job.name for job in jobs_of(run.comparison)])
@@ -187,19 +190,21 @@ class _Shown(NamedTuple):
     """One in which links changed."""
 
 
-def _iteration_with_events(directory: Path, schedule: str, measured: pd.DataFrame) -> _WithEvents | None:
+def _iteration_with_events(directory: Path, schedule: str, measured: Sequence[Mapping[str, Any]]) -> _WithEvents | None:
     """The shortest measured one of a schedule; None without any."""
     path = directory / "link_events.parquet"
     if not has_table(path):
         return None
-    events = frame_of(path, ["schedule", "iteration", "at_s", "happened_s"])
-    events = events[(events["schedule"] == schedule) & events["iteration"].isin(measured["iteration"])]
-    if events.empty:
+    every = table_of(path, ["schedule", "iteration", "at_s", "happened_s"]).to_pylist()
+    events = [row for row in every if row["schedule"] == schedule]
+    changed = {row["iteration"] for row in events}
+    among = [row for row in measured if row["iteration"] in changed]
+    if not among:
         return None
-    among = measured[measured["iteration"].isin(events["iteration"])].sort_values("makespan_s", kind="stable")
-    number = int(among["iteration"].iloc[0])
-    mine = events[events["iteration"] == number]
-    return _WithEvents(number, mine["at_s"].tolist(), mine["happened_s"].dropna().tolist())
+    number = int(min(among, key=lambda row: row["makespan_s"])["iteration"])
+    mine = [row for row in events if row["iteration"] == number]
+    happened_s = [row["happened_s"] for row in mine if row["happened_s"] is not None]
+    return _WithEvents(number, [row["at_s"] for row in mine], [one for one in happened_s if not math.isnan(one)])
 
 
 # --- pages ---------------------------------------------------------------------------------------

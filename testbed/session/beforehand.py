@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from testbed.planning import file
-from testbed.results import directory, provenance
+from testbed.results import provenance, run_tables
 
 LATER = ("numpy.ma", "pyarrow.compute", "pyarrow.dataset")
 """Modules that NumPy and pyarrow import when they are first asked for something."""
@@ -15,6 +15,6 @@ def prepare() -> None:
     """Do it; a second time takes nothing."""
     for module in LATER:
         importlib.import_module(module)
-    directory.arrays_without_pandas()
+    run_tables.arrays_without_pandas()
     provenance.packages()
     file.adapter()

@@ -243,4 +243,4 @@ def test_the_iteration_that_is_drawn_is_one_that_every_job_has() -> None:
     rows = [(0, 1, 1.0), (0, 2, 1.1), (1, 1, 2.4), (1, 2, 2.2), (1, 3, 2.0)]
     measured = pd.DataFrame(rows, columns=["job", "iteration", "makespan_s"])
     compared = [{"job": "a", "measured_s": 1.1}, {"job": "b", "measured_s": 2.0}]
-    assert typical_iteration(measured, compared, ["a", "b"]) == 2
+    assert typical_iteration(measured.to_dict("records"), compared, ["a", "b"]) == 2
