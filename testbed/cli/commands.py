@@ -38,6 +38,7 @@ COMMANDS = {
     "schedule": "schedule:schedule_app",
     "baseline": "baseline:baseline_app",
     "kernel": "kernel:kernel_app",
+    "guest": "guest:guest_app",
 }
 """Of every command, or group of commands, its module in this package and its name there, as help lists them."""
 

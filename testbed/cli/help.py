@@ -21,7 +21,7 @@ GROUPS = {
         "Routes": "policy elephants-from detour enforce case",
         "Events during training": "background event lose arrive depart swap adapt vary rounds",
         "Workers that fail": "checkpoint elastic failure chaos",
-        "Where it runs": "interface clock seed vm shaper host-priority wall-limit jobs ray source",
+        "Where it runs": "interface clock seed vm shaper host-priority wall-limit jobs ray source idle guest-memory",
         "What is shown": "top details memory messages checks recheck order last json format quiet",
         "What is written": (
             "out overwrite picture cdf svg html trace junit markdown write history comms waits baselines reason"
@@ -93,6 +93,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "history": ("testbed baseline history kept", "testbed baseline history kept loop-pp4 --picture times.svg"),
     "list": ("testbed baseline list",),
     "build": ("testbed kernel build",),
+    "start": ("testbed guest start", "testbed guest start --idle 3600s --guest-memory 8GiB"),
+    "stop": ("testbed guest stop",),
+    "status": ("testbed guest status", "testbed guest status --json"),
     "key": ("testbed kernel key", "testbed kernel key --source 7.2 --json"),
 }
 """By name of a command, what a user might type."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ from testbed.vm import plain_root
 from testbed.vm.guest_files import PACKAGE, PYTHON, lay_out
 from testbed.vm.guest_machine import GuestMachine
 from testbed.vm.guest_work import Assignment, write_job
-from testbed.vm.kernel_process import Heard, KernelPlace, Watch, await_last_word, kernel_output, memory_is_full, start
+from testbed.vm.kept_guest import KeptGuest
+from testbed.vm.kernel_process import Heard, KernelPlace, RunningGuest, Watch, await_last_word, kernel_output, start
 
 DEFAULT_LIMIT_S = 900.0
 """Wall-clock limit of a boot."""
@@ -47,11 +48,12 @@ _ROOT, _KERNEL, _COPY = _PRIVATE / "root", _PRIVATE / "linux", _PRIVATE / "copy"
 """The guest's root, its kernel and its copy of the package, of which nothing says where they come from."""
 
 
-_IN_SANDBOX = KernelPlace(_PRIVATE, _ROOT, _KERNEL, PYTHON, ("-m", "testbed.vm.guest"), {}, in_sandbox=True)
+IN_SANDBOX = KernelPlace(_PRIVATE, _ROOT, _KERNEL, PYTHON, ("-m", "testbed.vm.guest"), {}, in_sandbox=True)
 
 _MEMORY_SHARE = 0.95
 """Of this machine's memory for guest, job and results; the half that is usual for a tmpfs ends large guests early."""
 
+_SCRATCH = "testbed-guest-"
 _POLL_S = 0.05
 _END_GRACE_S = 1.0
 _STARTED_BY_S = 120.0
@@ -78,6 +80,8 @@ class Boot:
     """The most of the host's memory that the guest's kernel had: all that any process in it ever touched."""
     cpu_s: float
     """What the whole guest took of the host's processors: unlike wall time hardly longer on a busy host."""
+    copy: int | None
+    """Where it was no boot, but a copy of the kept guest: the how many-th of that."""
 
     def wall_until(self, event: str) -> float | None:
         """Wall-clock seconds from the start of the kernel to the first report of `event`."""
@@ -92,8 +96,9 @@ def run_assignments(
     training: bool = True,
     hear: Replay | None = None,
     memory_mb: int = MEMORY_MB,
+    kept: KeptGuest | None = None,
 ) -> Boot:
-    """Run assignments one after another in one boot; returns when the guest has powered off.
+    """Run assignments one after another in one boot, or in a copy of a `kept` guest; returns when it has powered off.
 
     `hear` gets what they write on standard error, as it comes (default: our standard error); with `training`
     torch is imported once, before the first of them. Call it while single-threaded.
@@ -103,17 +108,20 @@ def run_assignments(
         if assignment.out is not None:
             assignment.out.mkdir(parents=True, exist_ok=True)
     answer, copy = os.memfd_create("testbed-boot"), source.kept(PACKAGE)
-    how = limit_s, hear, memory_mb
     try:
-        if privileges.require(capabilities.OF_GUESTS) is Privilege.PLAIN_PROCESS:
+        if kept is not None:
+            with scratch_directory(_SCRATCH, _shared_memory()) as scratch:
+                _answer(answer, lambda: _copied(kept, scratch, machine, assignments, training, limit_s, hear))
+        elif privileges.require(capabilities.OF_GUESTS) is Privilege.PLAIN_PROCESS:
             require_virtual(machine)
-            with scratch_directory("testbed-guest-", _shared_memory()) as scratch:
-                _answer(answer, lambda: _plainly(scratch, machine, assignments, copy, training, *how))
+            with scratch_directory(_SCRATCH, _shared_memory()) as scratch:
+                plainly = scratch, machine, assignments, copy, training, limit_s, hear, memory_mb
+                _answer(answer, lambda: _plainly(*plainly))
         else:
 
             def body() -> dict[str, Any]:
-                job = _prepare(machine, assignments, copy, training)
-                return _supervise(machine, _IN_SANDBOX, job, len(assignments), *how)
+                job = prepare(machine, assignments, copy, training)
+                return _supervise(lambda: start(machine, IN_SANDBOX, memory_mb), job, len(assignments), limit_s, hear)
 
             run_in_sandbox(lambda: _answer(answer, body), own_proc=False)
         os.lseek(answer, 0, os.SEEK_SET)
@@ -141,7 +149,8 @@ def _boot_from(document: dict[str, Any]) -> Boot:
     reports = ((entry["wall_s"], json.dumps(entry["report"])) for entry in document["heard"])
     heard = tuple(Heard(wall_s, request.GuestProgress.from_json(report)) for wall_s, report in reports)
     ended = tuple(Ended(**entry) for entry in document["ended"])
-    return Boot(ended, heard, document["wall_s"], document["interrupts"], document["peak_memory_kb"], document["cpu_s"])
+    rest = {name: document[name] for name in ("wall_s", "interrupts", "peak_memory_kb", "cpu_s")}
+    return Boot(ended, heard, **rest, copy=document.get("copy"))
 
 
 # --- in the sandbox ------------------------------------------------------------------------------
@@ -162,19 +171,13 @@ def _answer(answer: int, body: Callable[[], dict[str, Any]]) -> int:
 
 
 def _supervise(
-    machine: GuestMachine,
-    place: KernelPlace,
-    job_directory: Path,
-    tasks: int,
-    limit_s: float,
-    hear: Replay | None,
-    memory_mb: int,
+    begin: Callable[[], RunningGuest], job_directory: Path, tasks: int, limit_s: float, hear: Replay | None
 ) -> dict[str, Any]:
     watch = Watch(job_directory, tasks, hear or _to_stderr)
     began = time.monotonic()
-    kernel = start(machine, place, memory_mb)
+    guest = begin()
     try:
-        while kernel.poll() is None:
+        while guest.poll() is None:
             wall_s = time.monotonic() - began
             watch.look(wall_s)
             if wall_s > limit_s:
@@ -182,36 +185,66 @@ def _supervise(
                     f"the guest did not finish within {limit_s:g} s of wall-clock time; {watch.last(wall_s)}"
                 )
             if wall_s > _STARTED_BY_S and not watch.heard:
-                raise RunFailed(f"the guest did not come up within {_STARTED_BY_S:g} s{kernel_output(place.private)}")
+                said = kernel_output(job_directory.parent)
+                raise RunFailed(f"the guest did not come up within {_STARTED_BY_S:g} s{said}")
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
         (job_directory / request.INTERRUPT_FILE).touch()
-        await_last_word(kernel, watch, began, _END_GRACE_S)
+        await_last_word(guest, watch, began, _END_GRACE_S)
         raise
     finally:
-        kernel.kill()  # its guest's processes end with the sandbox, right after this
-        kernel.wait()
+        guest.end()
         watch.look(time.monotonic() - began)
         if hear is not None:
             hear.close()
     result = job_directory / request.RESULT_FILE
     if not result.is_file():
-        why = f"{memory_is_full(place.private)}{kernel_output(place.private)}"
-        raise RunFailed(f"the guest's kernel ended before its work did{why}")
+        raise RunFailed(f"the guest's kernel ended before its work did{guest.why()}")
     found = json.loads(result.read_text(encoding="utf-8"))
     ended = [
         Ended(code if code >= 0 else int(ExitCode.RUN_FAILED), _document(job_directory / request.result_file(n)))
         for n, code in enumerate(found["codes"])
     ]
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    peak_memory_kb, cpu_s = guest.used()
     return {
         "ended": [asdict(entry) for entry in ended],
         "heard": [asdict(entry) for entry in watch.heard],
         "wall_s": time.monotonic() - began,
         "interrupts": found["interrupts"],
-        "peak_memory_kb": used.ru_maxrss,
-        "cpu_s": used.ru_utime + used.ru_stime,
+        "peak_memory_kb": peak_memory_kb,
+        "cpu_s": cpu_s,
     }
+
+
+# --- in a copy of the kept guest -----------------------------------------------------------------
+
+
+def _copied(
+    kept: KeptGuest,
+    scratch: Path,
+    machine: GuestMachine,
+    assignments: Sequence[Assignment],
+    training: bool,
+    limit_s: float,
+    hear: Replay | None,
+) -> dict[str, Any]:
+    """The same in a copy, which is given its directories open: whoever keeps the guest sees none of them."""
+    job = write_job(scratch, machine, assignments, training)
+    outs = [assignment.out for assignment in assignments if assignment.out is not None]
+    with _interrupted_when_terminated():
+        document = _supervise(
+            lambda: kept.copied(scratch, [job, scratch / "out", *outs]), job, len(assignments), limit_s, hear
+        )
+    return document | {"copy": kept.copy}
+
+
+@contextmanager
+def _interrupted_when_terminated() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # --- as a plain process --------------------------------------------------------------------------
@@ -242,11 +275,8 @@ def _plainly(
     }
     words = "-m", plain_root.__name__
     place = KernelPlace(scratch, Path("/"), machine.kernel, sys.executable, words, told)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return _supervise(machine, place, job, len(assignments), limit_s, hear, memory_mb)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with _interrupted_when_terminated():
+        return _supervise(lambda: start(machine, place, memory_mb), job, len(assignments), limit_s, hear)
 
 
 def require_virtual(machine: GuestMachine) -> None:
@@ -260,15 +290,25 @@ def _shared_memory() -> Path | None:
     return _PRIVATE if os.access(_PRIVATE, os.W_OK | os.X_OK) else None
 
 
-def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], copy: Path | None, training: bool) -> Path:
-    """Lay out what the guest sees: everything read-only, a tmpfs with the job, the results directories in it."""
+def prepare(
+    machine: GuestMachine,
+    assignments: Sequence[Assignment],
+    copy: Path | None,
+    training: bool,
+    *,
+    copied: bool = False,
+) -> Path:
+    """Lay out what the guest sees: everything read-only, a tmpfs with the job, the results directories in it.
+
+    In a sandbox. One that is to be `copied` has no assignments. Raises MachineLacks.
+    """
     results = [
         None if assignment.out is None else os.open(assignment.out, os.O_PATH | os.O_DIRECTORY)
         for assignment in assignments
     ]
     ns.make_read_only("/")
     ns.mount("testbed-vm", str(_PRIVATE), "tmpfs", options=f"size={_MEMORY_SHARE:.0%}")
-    job = write_job(_PRIVATE, machine, assignments, training)
+    job = write_job(_PRIVATE, machine, assignments, training, copied=copied)
     for number, result in enumerate(results):
         if result is not None:
             target = str(_PRIVATE / "out" / str(number))

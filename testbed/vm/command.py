@@ -25,7 +25,7 @@ from testbed.plan.plan import Clock, Plan
 from testbed.planning import file
 from testbed.progress import Replay, Reporter
 from testbed.schedule import compile_all
-from testbed.vm import guest_machine, kernel
+from testbed.vm import guest_machine, kept_guest, kernel
 from testbed.vm.boot import MEMORY_MB, Boot, require_virtual, run_assignments
 from testbed.vm.guest_work import Assignment
 
@@ -81,7 +81,7 @@ def train(
     work = [training.assignment(quiet=reporter.quiet) for training in trainings]
     boot = _boot(chosen, work, [one.plan for one in trainings], reporter, limit_s=limit_s)
     for training in trainings[: len(boot.ended)]:
-        _sign(training.directory / "manifest.json", started)
+        _sign(training.directory / "manifest.json", started, boot.copy)
     return boot, [ended.document for ended in boot.ended]
 
 
@@ -103,14 +103,25 @@ def _boot(
         reporter.say(
             "nobody may make namespaces here: the guest's kernel is a plain process, which may do whatever you may"
         )
-    reporter.say(f"booting the {'time-travel' if chosen.virtual else 'packaged'} kernel ...")
-    if any(_actions(plan) > LARGE for plan in trained):
-        compile_all.event_model()  # guests keep nothing: each of their processes would do it anew
     # memory that is not touched costs nothing, too little makes a guest reclaim without end
     memory_mb = max([MEMORY_MB, *map(_needed_mb, trained)])
+    kept, why_not = kept_guest.suitable(
+        chosen,
+        memory_mb,
+        training=bool(trained),
+        shown=any(one.shown for one in work),
+        directories=sum(one.out is not None for one in work),
+    )
+    if why_not is not None:
+        print(why_not, file=sys.stderr)
+    booting = f"booting the {'time-travel' if chosen.virtual else 'packaged'} kernel ..."
+    reporter.say("copying the kept guest ..." if kept else booting)
+    if any(_actions(plan) > LARGE for plan in trained):
+        compile_all.event_model()  # guests keep nothing: each of their processes would do it anew
     # a quiet guest says errors only: on standard error itself
     hear = None if reporter.quiet else Replay(reporter)
-    return run_assignments(chosen, work, limit_s=limit_s, training=bool(trained), hear=hear, memory_mb=memory_mb)
+    training = bool(trained)
+    return run_assignments(chosen, work, limit_s=limit_s, training=training, hear=hear, memory_mb=memory_mb, kept=kept)
 
 
 def _actions(plan: Plan) -> int:
@@ -163,11 +174,13 @@ def calibrate(
     return boot.ended[0].code, boot.ended[0].document
 
 
-def _sign(manifest: Path, started: str) -> None:
+def _sign(manifest: Path, started: str, copy: int | None) -> None:
     """The guest knows neither the date nor the command line that the user gave, nor which commit it runs."""
     if not manifest.is_file():
         return
     document = json.loads(manifest.read_text(encoding="utf-8"))
     document |= {"time": started, "command": ["testbed", *sys.argv[1:]], "git": source.identity()["git"]}
+    if copy is not None:
+        document["kept_guest"] = {"copy": copy}
     with saving(manifest) as partial:
         partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")

@@ -20,6 +20,7 @@ from testbed.errors import MachineLacks, RunFailed
 from testbed.planning import file
 from testbed.progress import Reporter
 from testbed.results.destination import is_complete
+from testbed.vm import kept_guest
 from testbed.vm.command import GuestTraining
 from testbed.vm.parallel_commands import CommandEnded, ParallelCommand, run_parallel
 
@@ -162,7 +163,8 @@ def _command(training: GuestTraining, seed: int, boot: int, limit_s: float) -> P
     directory.mkdir(parents=True)
     words = ["run", str(training.directory / file.NAME), "--clock", "virtual", "--seed", str(seed)]
     words += ["--out", str(directory), "--overwrite", "--json", "--quiet", "--no-picture", "--wall-limit", str(limit_s)]
-    return ParallelCommand(directory.name, ("testbed", *words), directory / "stderr.log", limit_s + _MARGIN_S)
+    log, boots_itself = directory / "stderr.log", ((kept_guest.VARIABLE, "no"),)
+    return ParallelCommand(directory.name, ("testbed", *words), log, limit_s + _MARGIN_S, environment=boots_itself)
 
 
 def _collect(training: GuestTraining, seed: int, boot: int, ended: CommandEnded) -> BootResult:

@@ -8,14 +8,12 @@ times that the host chooses.
 from __future__ import annotations
 
 import ctypes
-import errno
 import gc
 import importlib
 import json
 import mmap
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -23,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from testbed.lab import namespaces as ns
+from testbed.vm import guest_mounts
 from testbed.vm import guest_request as request
 from testbed.vm.quick_imports import quick_imports, with_room
 from testbed.vm.rank_states import RankStates
@@ -60,10 +58,19 @@ def main() -> NoReturn:
     """Run the job; never returns, whatever happens: a process 1 that ends is a kernel panic."""
     code = 1
     try:
-        _mount_basics()
+        guest_mounts.basics()
+        guest_mounts.job(os.environ["TESTBED_JOB"], os.environ["TESTBED_OUT"])
         job = _read_job()
+        guest_mounts.load_modules(job.modules)
+        Path("/proc/sys/net/ipv4/tcp_mem").write_text(_TCP_MEM_PAGES, encoding="ascii")
+        os.chdir("/run/tmp")
         reporter = _Reporter()
         reporter.say("booted")
+        if job.tasks or job.copied:
+            _import(job, reporter)
+        if job.copied:
+            reporter.close()
+            job, reporter = _in_copy()
         codes = _run_job(job, reporter)
         _write_result(codes)
         reporter.say(request.FINISHED)
@@ -78,60 +85,27 @@ def main() -> NoReturn:
         os._exit(code)
 
 
-# --- the machine ---------------------------------------------------------------------------------
-
-
-def _mount_basics() -> None:
-    for source, target, kind in (
-        ("proc", "/proc", "proc"),
-        ("sysfs", "/sys", "sysfs"),
-        ("devtmpfs", "/dev", "devtmpfs"),
-        ("tmpfs", "/run", "tmpfs"),
-        ("tmpfs", "/dev/shm", "tmpfs"),
-        ("devpts", "/dev/pts", "devpts"),
-        ("cgroup2", "/sys/fs/cgroup", "cgroup2"),
-    ):
-        Path(target).mkdir(exist_ok=True)
-        try:
-            ns.mount(source, target, kind)
-        except OSError as error:
-            if error.errno != errno.EBUSY:  # busy: Debian's kernel mounts /dev itself
-                raise
-    for directory in ("/run/netns", "/run/tmp", request.JOB_DIRECTORY, request.GUEST_OUT):
-        Path(directory).mkdir(parents=True)
-    # synchronous: what was written is on the host at once, even when the machine is killed
-    ns.mount("none", request.JOB_DIRECTORY, "hostfs", ns.MS_SYNCHRONOUS, os.environ["TESTBED_JOB"])
-    ns.mount("none", request.GUEST_OUT, "hostfs", ns.MS_SYNCHRONOUS, os.environ["TESTBED_OUT"])
-    log = os.open(Path(request.JOB_DIRECTORY) / request.GUEST_LOG, os.O_WRONLY | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    socket.sethostname("testbed")
-
-
 def _read_job() -> request.GuestJob:
     job = request.GuestJob.from_json((Path(request.JOB_DIRECTORY) / request.JOB_FILE).read_text(encoding="utf-8"))
     os.environ.clear()
     os.environ.update(job.environment)
     for number, directory in enumerate(job.results):
         if directory is not None:
-            ns.mount("none", f"{request.GUEST_OUT}/{number}", "hostfs", ns.MS_SYNCHRONOUS, directory)
-    _load_modules(job.modules)
-    Path("/proc/sys/net/ipv4/tcp_mem").write_text(_TCP_MEM_PAGES, encoding="ascii")
-    os.chdir("/run/tmp")
+            guest_mounts.results(number, directory)
     return job
 
 
-def _load_modules(paths: Sequence[str]) -> None:
-    """Modules in an order in which each finds what it needs. Not modprobe: /lib/modules is the host's."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    for path in paths:
-        with Path(path).open("rb") as file:
-            if libc.syscall(_NR_FINIT_MODULE, file.fileno(), b"", 0) != 0:
-                code = ctypes.get_errno()
-                raise OSError(code, f"{path}: {os.strerror(code)}")
-
-
-_NR_FINIT_MODULE = 313  # x86-64, the only machine UML runs on
+def _in_copy() -> tuple[request.GuestJob, _Reporter]:
+    """Halt the guest. Returns in every copy of it that is made, with the copy's own job (copies.patch)."""
+    own, out, *results = guest_mounts.next_copy()
+    guest_mounts.job(own, out)
+    job = _read_job()
+    written = [number for number, task in enumerate(job.tasks) if task.out is not None]
+    for number, directory in zip(written, results, strict=True):
+        guest_mounts.results(number, directory)
+    reporter = _Reporter()
+    reporter.say("copied")
+    return job, reporter
 
 
 # --- the tasks -----------------------------------------------------------------------------------
@@ -148,19 +122,23 @@ class _Reporter:
         report = request.GuestProgress(event, time.monotonic(), self.task, tuple(processes))
         os.write(self._file, (report.as_json() + "\n").encode())
 
+    def close(self) -> None:
+        os.close(self._file)
 
-def _run_job(job: request.GuestJob, reporter: _Reporter) -> list[int]:
-    if not job.tasks:
-        return []
+
+def _import(job: request.GuestJob, reporter: _Reporter) -> None:
+    """Before any fork: what is imported here is shared by all tasks and their workers."""
     if job.training:
         _populate_heap()
     gc.disable()  # hardly anything of what is imported is garbage, and to look for it takes 0.6 s of CPU
-    # before any fork: what is imported here is shared by all tasks and their workers
     with quick_imports():
         with_room(lambda: _warm(job.training))
     reporter.say("imported")
     gc.freeze()
     gc.enable()
+
+
+def _run_job(job: request.GuestJob, reporter: _Reporter) -> list[int]:
     if job.virtual and job.training:
         _run_in_turn()
     turns = _Turns(len(job.tasks))

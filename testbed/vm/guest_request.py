@@ -70,6 +70,8 @@ class GuestJob:
     """Per task, its results directory on this machine, which the guest itself has to mount; () where that is done."""
     phase_s: float
     """Where every task begins between the ticks of the guest's timers."""
+    copied: bool = False
+    """Whether the guest has no tasks of its own, and waits to be copied, each time with a job of the copy's."""
 
     def as_json(self) -> str:
         """One JSON document."""

@@ -16,7 +16,7 @@ from testbed.session.machine_report import MACHINE_VARIABLE
 from testbed.vm import guest_request as request
 from testbed.vm.guest_files import SEARCH_PATH
 from testbed.vm.guest_machine import GuestMachine
-from testbed.vm.kernel_process import python_environment
+from testbed.vm.kernel_process import KERNEL_LOG, python_environment
 
 _LONGEST_PHASE_S = 0.01
 _CACHE = "cache"
@@ -47,11 +47,14 @@ def write_job(
     assignments: Sequence[Assignment],
     training: bool,
     results: Sequence[str | None] = (),
+    *,
+    copied: bool = False,
 ) -> Path:
-    """All that the guest gets to know, below a directory of the boot's; `results` as in GuestJob."""
+    """All that the guest gets to know, below a directory of the boot's; `results` and `copied` as in GuestJob."""
     job, out = private / "job", private / "out"
     for directory in (job, out, private / "memory", private / "uml"):
         directory.mkdir()
+    (private / KERNEL_LOG).touch()
     tasks = []
     for number, assignment in enumerate(assignments):
         if assignment.out is not None:
@@ -84,7 +87,7 @@ def write_job(
     }
     # another one for every seed, so that the spread over seeds shows what the ticks of timers cost
     phase_s = _LONGEST_PHASE_S * random.Random(machine.seed).random() if machine.virtual else 0.0
-    asked_of_all = environment, machine.modules, training, machine.virtual, tuple(results), phase_s
+    asked_of_all = environment, machine.modules, training, machine.virtual, tuple(results), phase_s, copied
     (job / request.JOB_FILE).write_text(request.GuestJob(tuple(tasks), *asked_of_all).as_json(), encoding="utf-8")
     return job
 

@@ -20,6 +20,12 @@ _PATCH_DEADLINE_S = 60.0
 SEED_VARIABLE = "TESTBED_KERNEL_SEED"
 """In the kernel's environment: where its random numbers come from."""
 
+COPIES_VARIABLE = "TESTBED_COPIES_SOCKET"
+"""There too: the number of a socket on which it is asked for copies of its guest."""
+
+COPIES = "copies.patch"
+"""Kernels without this patch cannot be copied."""
+
 
 @dataclass(frozen=True)
 class Edit:

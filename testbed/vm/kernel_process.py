@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from testbed.errors import MachineLacks, in_words
 from testbed.lab import namespaces as ns
@@ -18,7 +20,7 @@ from testbed.vm import guest_request as request
 from testbed.vm.guest_files import SOURCE
 from testbed.vm.guest_machine import GuestMachine
 from testbed.vm.idle import idlest_cpu
-from testbed.vm.kernel_changes import SEED_VARIABLE
+from testbed.vm.kernel_changes import COPIES_VARIABLE, SEED_VARIABLE
 
 TIME_TRAVEL_START_NS = 1_731_801_600 * 10**9
 """Every virtual clock begins here (2024-11-17): the date is input, and the same input gives the same nanoseconds."""
@@ -27,6 +29,9 @@ _REAL_TIME_NICENESS = -15
 """A guest in real time has one CPU for everything: whatever else this machine does must wait for it."""
 
 _END_POLL_S = 0.01
+
+KERNEL_LOG = "kernel.log"
+"""What the kernel says, in the directory of the boot's own."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,47 @@ class Heard:
     report: request.GuestProgress
 
 
+class RunningGuest(Protocol):
+    """A guest that was begun with: booted, or copied."""
+
+    def poll(self) -> int | None:
+        """None while it runs."""
+
+    def end(self) -> None:
+        """It has ended when this returns."""
+
+    def used(self) -> tuple[int, float]:
+        """The most of the host's memory that it had, in kB, and seconds of the host's processors; of an ended one."""
+
+    def why(self) -> str:
+        """What is known of why it ended, to be put behind other words."""
+
+
+class BootedGuest:
+    """The same as a child of this process, which has no others."""
+
+    def __init__(self, kernel: subprocess.Popen[bytes], private: Path) -> None:
+        self.kernel, self._private = kernel, private
+
+    def poll(self) -> int | None:
+        """None while it runs."""
+        return self.kernel.poll()
+
+    def end(self) -> None:
+        """It has ended when this returns."""
+        self.kernel.kill()  # its guest's processes end with the sandbox, right after this
+        self.kernel.wait()
+
+    def used(self) -> tuple[int, float]:
+        """As of any guest; the same for what else this process has begun."""
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return spent.ru_maxrss, spent.ru_utime + spent.ru_stime
+
+    def why(self) -> str:
+        """What is known of why it ended."""
+        return memory_is_full(self._private) + kernel_output(self._private)
+
+
 def python_environment() -> dict[str, str]:
     """What Python must know from its first instruction on: process 1 gets it from the kernel's command line."""
     return {
@@ -67,8 +113,11 @@ def python_environment() -> dict[str, str]:
     }
 
 
-def start(machine: GuestMachine, place: KernelPlace, memory_mb: int) -> subprocess.Popen[bytes]:
-    """Boot a kernel over the files of a place; it ends with this process. Raises MachineLacks."""
+def start(machine: GuestMachine, place: KernelPlace, memory_mb: int, copies: int | None = None) -> BootedGuest:
+    """Boot a kernel over the files of a place; it ends with this process. Raises MachineLacks.
+
+    `copies` is a socket on which it is asked for copies of it (patches/7.2/copies.patch).
+    """
     private = place.private
     environment = {**python_environment(), "TESTBED_JOB": str(private / "job"), "TESTBED_OUT": str(private / "out")}
     environment |= place.environment
@@ -92,12 +141,14 @@ def start(machine: GuestMachine, place: KernelPlace, memory_mb: int) -> subproce
     own = {"TMPDIR": str(private / "memory"), "PATH": "/usr/bin:/bin", "HOME": "/"}
     if machine.seed is not None:
         own[SEED_VARIABLE] = str(machine.seed)
-    with (private / "kernel.log").open("wb") as log:
+    if copies is not None:
+        own[COPIES_VARIABLE] = str(copies)
+    with (private / KERNEL_LOG).open("wb") as log:
         if not machine.virtual and place.in_sandbox:
             with suppress(PermissionError):  # a user's guest waits for other work: its links are measured before a run
                 os.nice(_REAL_TIME_NICENESS)
         cpu = idlest_cpu()
-        return subprocess.Popen(
+        kernel = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -106,7 +157,9 @@ def start(machine: GuestMachine, place: KernelPlace, memory_mb: int) -> subproce
             cwd="/",
             preexec_fn=lambda: _as_kernel(cpu),
             process_group=0,  # Ctrl-C is for the supervisor: it tells the guest, which keeps what it has
+            pass_fds=() if copies is None else (copies,),
         )
+    return BootedGuest(kernel, private)
 
 
 def _as_kernel(cpu: int) -> None:
@@ -118,7 +171,7 @@ def _as_kernel(cpu: int) -> None:
 def kernel_output(private: Path) -> str:
     """What kernel and guest have said last, a line of ours for each of theirs; "" where they said nothing."""
     said = ""
-    for who, path in (("kernel", private / "kernel.log"), ("guest", private / "job" / request.GUEST_LOG)):
+    for who, path in (("kernel", private / KERNEL_LOG), ("guest", private / "job" / request.GUEST_LOG)):
         said += "".join(f"\n  {who} | {line}" for line in path.read_text(errors="replace").splitlines()[-25:])
     return said
 
@@ -130,10 +183,10 @@ def memory_is_full(private: Path) -> str:
     return f": it has used all of the {whole_gib:.1f} GiB that it may have" if room.f_bavail == 0 else ""
 
 
-def await_last_word(kernel: subprocess.Popen[bytes], watch: Watch, began: float, grace_s: float) -> None:
+def await_last_word(guest: RunningGuest | subprocess.Popen[bytes], watch: Watch, began: float, grace_s: float) -> None:
     """Give the guest time to write what it has, not to power off: it does that process by process, for nobody."""
     until = time.monotonic() + grace_s
-    while kernel.poll() is None and not watch.finished() and time.monotonic() < until:
+    while guest.poll() is None and not watch.finished() and time.monotonic() < until:
         time.sleep(_END_POLL_S)
         watch.look(time.monotonic() - began)
 

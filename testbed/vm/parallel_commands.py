@@ -31,6 +31,8 @@ class ParallelCommand:
     """Of wall time."""
     on_one_cpu: bool = True
     """Whether it boots a guest; a command on the real clock has all processors."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Beside ours."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def _started(command: ParallelCommand, package: Path, taken: Sequence[int]) -> _
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            env={**os.environ, "PYTHONPATH": str(package.parent)},
+            env={**os.environ, **dict(command.environment), "PYTHONPATH": str(package.parent)},
             preexec_fn=lambda: _prepare_child(cpus),
         )
     return _Running(command, process, time.monotonic(), cpu)

@@ -1,0 +1,92 @@
+"""`testbed guest`: a guest of the virtual clock that is kept between commands, which measure in copies of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from testbed import extras
+from testbed.cli.options import AsJson, Quiet, emit, quantity
+from testbed.errors import BadInput
+from testbed.units import SIZE, TIME, show_size, show_time
+
+if TYPE_CHECKING:
+    from testbed.vm.kept_guest import KeptGuest
+
+guest_app = typer.Typer(help="A guest of the virtual clock that is kept between commands.", no_args_is_help=True)
+
+_IDLE, _MEMORY = "600 s", "4 GiB"
+_LEAST_MEMORY, _MOST_MEMORY = 2 * 2**30, 1024 * 2**30
+
+
+@guest_app.command("start")
+def guest_start(
+    idle: Annotated[str, typer.Option(metavar="TIME", help="It ends when nobody has used it for so long.")] = _IDLE,
+    guest_memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="A plan needs 2 GiB, 192 MiB for each rank, and room for its messages.")
+    ] = _MEMORY,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the runs that can use it.")] = 1,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Boot a guest and keep it: runs on the virtual clock measure in copies of it, with the same nanoseconds.
+
+    It takes the place of one that is kept already, and 0.5 GB of memory, but no CPU while nothing runs.
+    """
+    from testbed.cli.progress import Terminal
+    from testbed.vm import kept_guest
+
+    extras.require("train")
+    idle_s = quantity("--idle", idle, TIME, "a time")
+    if idle_s <= 0:
+        raise BadInput.of("--idle", "option", idle, "more than 0 s")
+    memory_bytes = quantity("--guest-memory", guest_memory, SIZE, "a size")
+    if not _LEAST_MEMORY <= memory_bytes <= _MOST_MEMORY:
+        raise BadInput.of("--guest-memory", "option", guest_memory, "2 GiB to 1024 GiB")
+    reporter = Terminal(quiet=quiet)
+    if (there := kept_guest.find()) is not None:
+        reporter.say("ending the guest that is kept now ...")
+        there.stop()
+    with reporter.step("booting a guest, and importing in it"):
+        status = kept_guest.started(seed, idle_s, round(memory_bytes / 2**20))
+    _show(status, as_json)
+
+
+@guest_app.command("stop")
+def guest_stop(as_json: AsJson = False) -> None:
+    """End the guest that is kept, and what runs in copies of it. Exit code 0 also where none is."""
+    there = _kept()
+    if there is not None:
+        there.stop()
+    if as_json:
+        emit({"stopped": there is not None})
+    else:
+        print("no guest is kept" if there is None else "stopped")
+
+
+@guest_app.command("status")
+def guest_status(as_json: AsJson = False) -> None:
+    """Say whether a guest is kept, and what it does."""
+    there = _kept()
+    _show(None if there is None else there.status(), as_json)
+
+
+def _kept() -> KeptGuest | None:
+    from testbed.vm import kept_guest
+
+    return kept_guest.find()
+
+
+def _show(status: dict[str, Any] | None, as_json: bool) -> None:
+    if as_json:
+        emit({"kept": status is not None, **(status or {})})
+    elif status is None:
+        print("no guest is kept; testbed guest start keeps one")
+    else:
+        ends = status["ends_in_s"]
+        when = "in use" if ends is None else f"ends after {show_time(round(ends))} more without use"
+        print(
+            f"a guest is kept, seed {status['is']['seed']}, {show_size(status['memory_bytes'])} of memory; {when}; "
+            f"copies: {status['copies']}, of which {status['running']} at work"
+        )

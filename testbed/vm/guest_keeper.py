@@ -1,0 +1,269 @@
+"""Keeps a guest between commands: boots it, and has it copied for whoever asks (kept_guest.py starts it).
+
+    python -m testbed.vm.guest_keeper DIRECTORY SEED IDLE_S MEMORY_MB
+
+It ends when it is told to, when nobody has used it for a while, or when its socket is gone, and with it, as with any
+sandbox, the guest and all copies. A copy ends when whoever asked for it has gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed import source
+from testbed.errors import ExitCode, MachineLacks, RunFailed, TestbedError
+from testbed.lab import capabilities, privileges
+from testbed.lab.privileges import Privilege
+from testbed.lab.sandbox import run_in_sandbox
+from testbed.vm import boot, guest_machine, kernel
+from testbed.vm.guest_files import PACKAGE
+from testbed.vm.kept_guest import LOCK, MOST_BYTES, SOCKET, description
+from testbed.vm.kernel_changes import COPIES, patches_of
+from testbed.vm.kernel_process import KERNEL_LOG, BootedGuest, Watch, memory_is_full, start
+
+_LOOK_S = 1.0
+_COPIED_S = 30.0
+_IMPORTED_S = 120.0
+_POLL_S = 0.05
+_MOST_FILES = 64
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def main() -> int:
+    """Says one line on standard output, when the guest has imported, or why there is none."""
+    place, seed, idle_s, memory_mb = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+    os.chdir("/")
+    try:
+        return _keep(os.open(place, os.O_PATH | os.O_DIRECTORY), seed, idle_s, memory_mb)
+    except TestbedError as error:
+        _say({"error": str(error), "kind": type(error).__name__})
+        return error.exit_code
+
+
+def _say(document: dict[str, Any]) -> None:
+    os.write(1, f"{json.dumps(document)}\n".encode())
+
+
+def _keep(place: int, seed: int, idle_s: float, memory_mb: int) -> int:
+    if privileges.require(capabilities.OF_GUESTS) is Privilege.PLAIN_PROCESS:
+        raise MachineLacks(f"a guest is only kept in namespaces: {privileges.no_namespaces()}")
+    built = kernel.require()
+    if COPIES not in patches_of(built.source_version):
+        raise MachineLacks(f"Linux {built.source_version} cannot be copied; {kernel.BUILD_COMMAND} --source 7.2")
+    lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=place)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RunFailed("another guest is kept already, or about to be") from error
+    machine, copy = guest_machine.time_travel(built, seed), source.kept(PACKAGE)
+    if copy is None:
+        raise MachineLacks("the source cannot be kept: there is no home, or its disk is full or read-only")
+    outer = os.getpid()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        with suppress(FileNotFoundError):
+            os.unlink(SOCKET, dir_fd=place)
+        listener.bind(f"/proc/self/fd/{place}/{SOCKET}")
+        own = os.stat(SOCKET, dir_fd=place)
+
+        def gone() -> bool:
+            try:
+                return not os.path.samestat(os.stat(SOCKET, dir_fd=place), own)
+            except OSError:
+                return True
+
+        def body() -> int:
+            try:
+                guest, requests = _booted(machine, copy, memory_mb)
+            except (RunFailed, MachineLacks) as error:
+                _say({"error": str(error), "kind": type(error).__name__})
+                return error.exit_code
+            listener.listen()
+            what = {"process": outer, "is": description(machine, copy), "memory_mb": memory_mb}
+            _Keeper(listener, guest, requests, what, idle_s, gone).serve()
+            return ExitCode.OK
+
+        try:
+            return run_in_sandbox(body, own_proc=False)
+        finally:
+            if not gone():
+                os.unlink(SOCKET, dir_fd=place)
+
+
+def _booted(machine: guest_machine.GuestMachine, copy: Path, memory_mb: int) -> tuple[BootedGuest, socket.socket]:
+    """A guest that has imported, and where it is asked for copies. In a sandbox. Raises RunFailed, MachineLacks."""
+    job = boot.prepare(machine, [], copy, training=True, copied=True)
+    requests, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        guest = start(machine, boot.IN_SANDBOX, memory_mb, copies=its.fileno())
+    requests.settimeout(_COPIED_S)
+    watch, until = Watch(job, 0, lambda _: None), time.monotonic() + _IMPORTED_S
+    while not any(heard.report.event == "imported" for heard in watch.heard):
+        if guest.poll() is not None or time.monotonic() > until:
+            raise RunFailed(f"the guest that is to be kept did not come up{guest.why()}")
+        time.sleep(_POLL_S)
+        watch.look(0.0)
+    return guest, requests
+
+
+@dataclass
+class _Copy:
+    """One that runs."""
+
+    pid: int
+    process: int
+    """A file that can be read when it has ended."""
+    connection: socket.socket
+    log_bytes: int
+    """Of the kernel's log when it began."""
+    copying_cpu_s: float
+    peak_kb: int = 0
+
+
+class _Keeper:
+    """Serves whoever connects, one message after another."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        guest: BootedGuest,
+        requests: socket.socket,
+        what: dict[str, Any],
+        idle_s: float,
+        gone: Callable[[], bool],
+    ) -> None:
+        self._listener, self._guest, self._requests, self._what = listener, guest, requests, what
+        self._idle_s, self._gone = idle_s, gone
+        self._chosen = selectors.DefaultSelector()
+        self._copies: dict[socket.socket, _Copy] = {}
+        self._made, self._stopped, self._used_last = 0, False, time.monotonic()
+
+    def serve(self) -> None:
+        """Until it is stopped, has been idle, the guest has ended, or the socket is gone."""
+        self._chosen.register(self._listener, selectors.EVENT_READ, self._accept)
+        _say(self._status())
+        while not self._stopped and self._guest.poll() is None and not self._gone():
+            for key, _ in self._chosen.select(_LOOK_S):
+                key.data()
+            if self._copies:
+                self._used_last = time.monotonic()
+            elif time.monotonic() - self._used_last > self._idle_s:
+                return
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            **self._what,
+            "copies": self._made,
+            "running": len(self._copies),
+            "memory_bytes": _shared_memory_bytes(self._guest.kernel.pid),
+            "cpu_s": _cpu_s(self._guest.kernel.pid),
+            "ends_in_s": None if self._copies else self._idle_s - (time.monotonic() - self._used_last),
+        }
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        connection.settimeout(_COPIED_S)
+        self._chosen.register(connection, selectors.EVENT_READ, lambda: self._hear(connection))
+
+    def _hear(self, connection: socket.socket) -> None:
+        try:
+            message, files, _, _ = socket.recv_fds(connection, MOST_BYTES, _MOST_FILES)
+        except ConnectionError:
+            message, files = b"", []
+        if not message:
+            self._chosen.unregister(connection)
+            if connection in self._copies:  # whoever asked has gone, or wants it to end: answered when it has
+                os.kill(self._copies[connection].pid, signal.SIGKILL)
+            else:
+                connection.close()
+            return
+        question = json.loads(message)
+        try:
+            if question["ask"] == "copy":
+                answer = self._copy(connection, question["cpu"], files)
+            else:
+                answer = self._status()
+                self._stopped = question["ask"] == "stop"
+        except (OSError, RunFailed) as error:
+            answer, self._stopped = {"error": f"cannot be copied ({error})"}, True
+        finally:
+            for file in files:
+                os.close(file)
+        _answer(connection, answer)
+
+    def _copy(self, connection: socket.socket, cpu: int, files: list[int]) -> dict[str, Any]:
+        guest = self._guest.kernel.pid
+        with suppress(OSError):  # a processor that we may not use: where the guest is then
+            os.sched_setaffinity(guest, {cpu})
+        log_bytes, before_s = _log().stat().st_size, _cpu_s(guest)
+        socket.send_fds(self._requests, [b"!"], files)
+        answered = self._requests.recv(4)
+        if not answered:
+            raise RunFailed(f"its kernel has ended{self._guest.why()}")
+        pid = struct.unpack("i", answered)[0]
+        if pid < 0:
+            raise OSError(-pid, f"{os.strerror(-pid)}{memory_is_full(boot.IN_SANDBOX.private)}")
+        self._made += 1
+        copy = _Copy(pid, os.pidfd_open(pid), connection, log_bytes, _cpu_s(guest) - before_s)
+        self._copies[connection] = copy
+        self._chosen.register(copy.process, selectors.EVENT_READ, lambda: self._ended(copy))
+        return {"copy": self._made}
+
+    def _ended(self, copy: _Copy) -> None:
+        _, status, used = os.wait4(copy.pid, 0)
+        self._chosen.unregister(copy.process)
+        os.close(copy.process)
+        with _log().open("rb") as log:
+            log.seek(copy.log_bytes)
+            said = log.read()[-MOST_BYTES // 4 :].decode(errors="replace")
+        _answer(
+            copy.connection,
+            {
+                "code": os.waitstatus_to_exitcode(status),
+                "peak_memory_kb": used.ru_maxrss,
+                "cpu_s": used.ru_utime + used.ru_stime + copy.copying_cpu_s,
+                "why": memory_is_full(boot.IN_SANDBOX.private),
+                "said": said,
+            },
+        )
+        del self._copies[copy.connection]
+        with suppress(KeyError):  # of one that has gone
+            self._chosen.unregister(copy.connection)
+        copy.connection.close()
+
+
+def _answer(connection: socket.socket, document: dict[str, Any]) -> None:
+    with suppress(OSError):  # nobody is there any more
+        connection.send(json.dumps(document).encode())
+
+
+def _log() -> Path:
+    return boot.IN_SANDBOX.private / KERNEL_LOG
+
+
+def _cpu_s(pid: int) -> float:
+    """Seconds of this machine's processors that a process has taken (proc(5))."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def _shared_memory_bytes(pid: int) -> int:
+    """Of a guest's memory what its kernel has touched: that is what a copy takes at first."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssShmem"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
