@@ -48,7 +48,7 @@ def identity() -> dict[str, Any]:
     return {"git": _git(), "source": _digest(PACKAGE)}
 
 
-def _source() -> str:
+def digest() -> str:
     """The hash of the package's files."""
     return str(identity()["source"]) if (PACKAGE / _STAMP).is_file() else _digest(PACKAGE)
 
@@ -59,7 +59,7 @@ def freeze(directory: Path, *, guest_path: str | None = None) -> Path:
     `guest_path` is where a guest will see the copy: the same files then give the same bytes wherever they are copied
     from, byte-code included, whatever was compiled before. Raises RunFailed when a file does not compile.
     """
-    said = identity() if guest_path is None else {"source": _source()}
+    said = identity() if guest_path is None else {"source": digest()}
     copy = directory / PACKAGE.name
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     # never checked against the sources: a guest would spend system calls on that
@@ -76,7 +76,7 @@ def kept(guest_path: str) -> Path | None:
     It lies in the user's cache; None where nothing can be kept there.
     """
     place = user_cache("source")
-    name = hashlib.sha256("\n".join((_source(), sys.version, guest_path)).encode()).hexdigest()[:16]
+    name = hashlib.sha256("\n".join((digest(), sys.version, guest_path)).encode()).hexdigest()[:16]
     there = place / name
     try:
         if not _whole(there):

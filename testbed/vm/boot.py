@@ -107,7 +107,7 @@ def run_assignments(
     for assignment in assignments:
         if assignment.out is not None:
             assignment.out.mkdir(parents=True, exist_ok=True)
-    answer, copy = os.memfd_create("testbed-boot"), source.kept(PACKAGE)
+    answer, copy = os.memfd_create("testbed-boot"), None if kept is not None else source.kept(PACKAGE)
     try:
         if kept is not None:
             with scratch_directory(_SCRATCH, _shared_memory()) as scratch:

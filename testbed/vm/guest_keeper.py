@@ -34,6 +34,9 @@ from testbed.vm.kept_guest import LOCK, MOST_BYTES, SOCKET, description
 from testbed.vm.kernel_changes import COPIES, patches_of
 from testbed.vm.kernel_process import KERNEL_LOG, BootedGuest, Watch, memory_is_full, start
 
+_STARTING = "starting"
+"""The socket's name until the guest is there."""
+
 _LOOK_S = 1.0
 _COPIED_S = 30.0
 _IMPORTED_S = 120.0
@@ -69,14 +72,15 @@ def _keep(place: int, seed: int, idle_s: float, memory_mb: int) -> int:
     except BlockingIOError as error:
         raise RunFailed("another guest is kept already, or about to be") from error
     machine, copy = guest_machine.time_travel(built, seed), source.kept(PACKAGE)
-    if copy is None:
-        raise MachineLacks("the source cannot be kept: there is no home, or its disk is full or read-only")
+    used = None if copy is None else os.open(copy, os.O_RDONLY | os.O_DIRECTORY)
     outer = os.getpid()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        with suppress(FileNotFoundError):
-            os.unlink(SOCKET, dir_fd=place)
-        listener.bind(f"/proc/self/fd/{place}/{SOCKET}")
-        own = os.stat(SOCKET, dir_fd=place)
+        for name in (SOCKET, _STARTING):
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=place)
+        listener.bind(f"/proc/self/fd/{place}/{_STARTING}")
+        listener.listen()  # here: who connects is told this process, with which all ends
+        own = os.stat(_STARTING, dir_fd=place)
 
         def gone() -> bool:
             try:
@@ -90,19 +94,22 @@ def _keep(place: int, seed: int, idle_s: float, memory_mb: int) -> int:
             except (RunFailed, MachineLacks) as error:
                 _say({"error": str(error), "kind": type(error).__name__})
                 return error.exit_code
-            listener.listen()
-            what = {"process": outer, "is": description(machine, copy), "memory_mb": memory_mb}
-            _Keeper(listener, guest, requests, what, idle_s, gone).serve()
+            os.rename(_STARTING, SOCKET, src_dir_fd=place, dst_dir_fd=place)
+            what = {"process": outer, "is": description(machine), "memory_mb": memory_mb}
+            _Keeper(listener, guest, requests, what, idle_s, gone, used).serve()
             return ExitCode.OK
 
         try:
             return run_in_sandbox(body, own_proc=False)
         finally:
-            if not gone():
-                os.unlink(SOCKET, dir_fd=place)
+            for name in (SOCKET, _STARTING):
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=place)
 
 
-def _booted(machine: guest_machine.GuestMachine, copy: Path, memory_mb: int) -> tuple[BootedGuest, socket.socket]:
+def _booted(
+    machine: guest_machine.GuestMachine, copy: Path | None, memory_mb: int
+) -> tuple[BootedGuest, socket.socket]:
     """A guest that has imported, and where it is asked for copies. In a sandbox. Raises RunFailed, MachineLacks."""
     job = boot.prepare(machine, [], copy, training=True, copied=True)
     requests, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -143,9 +150,10 @@ class _Keeper:
         what: dict[str, Any],
         idle_s: float,
         gone: Callable[[], bool],
+        source_copy: int | None,
     ) -> None:
         self._listener, self._guest, self._requests, self._what = listener, guest, requests, what
-        self._idle_s, self._gone = idle_s, gone
+        self._idle_s, self._gone, self._source_copy = idle_s, gone, source_copy
         self._chosen = selectors.DefaultSelector()
         self._copies: dict[socket.socket, _Copy] = {}
         self._made, self._stopped, self._used_last = 0, False, time.monotonic()
@@ -216,6 +224,8 @@ class _Keeper:
         if pid < 0:
             raise OSError(-pid, f"{os.strerror(-pid)}{memory_is_full(boot.IN_SANDBOX.private)}")
         self._made += 1
+        if self._source_copy is not None:
+            os.utime(self._source_copy)  # or source.py would remove it, when it has not been used for long
         copy = _Copy(pid, os.pidfd_open(pid), connection, log_bytes, _cpu_s(guest) - before_s)
         self._copies[connection] = copy
         self._chosen.register(copy.process, selectors.EVENT_READ, lambda: self._ended(copy))

@@ -24,7 +24,6 @@ from typing import Any
 from testbed import source
 from testbed.errors import MachineLacks, RunFailed, listed
 from testbed.files import user_cache
-from testbed.vm.guest_files import PACKAGE
 from testbed.vm.guest_machine import GuestMachine
 from testbed.vm.idle import idlest_cpu
 from testbed.vm.kernel_process import KERNEL_LOG, kernel_output
@@ -56,12 +55,12 @@ def directory() -> Path:
     return Path(runtime) / "testbed-guest" if runtime and Path(runtime).is_dir() else user_cache("guest")
 
 
-def description(machine: GuestMachine, copy: Path) -> dict[str, Any]:
-    """What decides the nanoseconds that a guest gives, but for its plans; `copy` is the frozen source."""
+def description(machine: GuestMachine) -> dict[str, Any]:
+    """What decides the nanoseconds that a guest gives, but for its plans."""
     return {
         "kernel": machine.build["sha256"],
         "seed": machine.seed,
-        "source": copy.name,
+        "source": source.digest(),
         "python": _python(),
     }
 
@@ -81,7 +80,6 @@ class KeptGuest:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        # the process that called listen(): the sandbox ends with it
         self._keeper = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         self._ended: dict[str, Any] | None = None
         self.copy = 0
@@ -93,7 +91,7 @@ class KeptGuest:
 
     def stop(self) -> None:
         """End it, and all copies of it; nothing is left when this returns. Raises RunFailed."""
-        keeper = os.pidfd_open(self.status()["process"])
+        keeper = os.pidfd_open(self._keeper)
         try:
             self._asked({"ask": "stop"}, _ANSWER_S)
             if not select.select([keeper], [], [], _ENDED_S)[0]:
@@ -202,9 +200,8 @@ def suitable(
     """
     if os.environ.get(VARIABLE) == "no" or not machine.virtual or (found := find()) is None:
         return None, None
-    copy = source.kept(PACKAGE)
     status = found.status()
-    why = unlike(status["is"], description(machine, copy)) if copy else ["the source cannot be kept"]
+    why = unlike(status["is"], description(machine))
     if memory_mb > status["memory_mb"]:
         why.append(f"it has {status['memory_mb']} MiB of memory, {memory_mb} are needed")
     if not training:
