@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from testbed.vm.kept_guest import VARIABLE
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -19,6 +22,8 @@ settings.load_profile("testbed")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell gives it to what it starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or nothing that tests start could be interrupted
+
+os.environ[VARIABLE] = "no"  # a guest that somebody keeps here is no matter of tests
 
 
 @pytest.hookimpl(optionalhook=True)

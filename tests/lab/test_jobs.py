@@ -121,5 +121,5 @@ def require_results(out: Path) -> None:
     for table in sorted(out.glob("*.parquet")):
         section = "iterations.parquet" if table.stem == "baseline_iterations" else table.name
         assert set(pq.read_schema(table).names) == documented(section), table.name
-    assert set(found.manifest) == documented("manifest.json") - {"vm", "workload_seed"}
+    assert set(found.manifest) == documented("manifest.json") - {"vm", "kept_guest", "workload_seed"}
     assert set(found.manifest["jobs"][0]) == documented("An entry of `jobs`")

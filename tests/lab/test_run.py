@@ -180,7 +180,7 @@ def test_files_hold_what_the_page_says_no_more_no_less(
         section = "iterations.parquet" if table.stem == "baseline_iterations" else table.name
         assert set(pq.read_schema(table).names) == documented(section), table.name
     manifest, comparison = (json.loads((out / name).read_text()) for name in ("manifest.json", "comparison.json"))
-    assert set(manifest) == documented("manifest.json") - {"vm"}
+    assert set(manifest) == documented("manifest.json") - {"vm", "kept_guest"}
     assert set(comparison) == documented("comparison.json") - {"vm", "link_events", "adaptation", "goodput", "ended"}
     page = PAGE.read_text()
     for name in ("plan", "links", "numerics", "message_costs"):

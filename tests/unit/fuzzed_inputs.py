@@ -226,6 +226,7 @@ _OPTIONS = {
     "test-determinism": ("--boots", "--seeds", "--jobs", "--wall-limit"),
     "report": ("--svg", "--trace"),
     "kernel build": ("--source", "--jobs"),
+    "guest start": ("--idle", "--guest-memory", "--seed"),
 }
 
 
@@ -248,7 +249,7 @@ def _bad_option(rng: random.Random, good: Samples, place: Path) -> _Made:
                 *command.split(),
                 *["/proc/nowhere/a.yaml", "/proc/nowhere/b.yaml"][: 2 - (command == "calibrate")],
             ]
-            if command == "kernel build":
+            if command in ("kernel build", "guest start"):
                 arguments += ["--jobs", "0"]
     if option in ("--out", "--svg", "--trace", "--junit"):
         value = rng.choice(

@@ -62,7 +62,7 @@ class Kept:
         return subprocess.Popen(
             [*before, sys.executable, "-P", "-m", "testbed", *words],
             cwd=self.place,
-            env={**os.environ, "XDG_RUNTIME_DIR": str(self.place / "runtime"), **environment},
+            env={**os.environ, "XDG_RUNTIME_DIR": str(self.place / "runtime"), VARIABLE: "", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -261,11 +261,11 @@ def test_a_guest_that_is_ended_ends_its_copies(tmp_path: Path, time_travel_kerne
 def test_a_user_has_a_guest_of_their_own(kept: Kept, tmp_path: Path, time_travel_kernel: kernel.Kernel) -> None:
     place = Path("/tmp") / f"kept-guest-{os.getpid()}"
     place.mkdir(mode=0o755)
+    own = Kept(place)
+    for path in (place, place / "runtime"):
+        os.chown(path, UID, UID)
+    before = as_user(place, time_travel_kernel.path.parents[1])
     try:
-        own = Kept(place)
-        for path in (place, place / "runtime"):
-            os.chown(path, UID, UID)
-        before = as_user(place, time_travel_kernel.path.parents[1])
         if subprocess.run([*before, sys.executable, "-c", "import testbed"], cwd=ROOT, check=False).returncode:
             pytest.skip(f"user {UID} may not read this checkout")
         before += ["env", f"XDG_RUNTIME_DIR={place / 'runtime'}"]
@@ -275,7 +275,6 @@ def test_a_user_has_a_guest_of_their_own(kept: Kept, tmp_path: Path, time_travel
         assert (code, said) == (ExitCode.OK, "")
         assert own.copy("user") == 1
         assert own.times("user") == kept.times("booted")
-        code, _, said = own.called("guest", "stop", before=before)
-        assert code == ExitCode.OK, said
     finally:
+        own.called("guest", "stop", before=before)
         shutil.rmtree(place)
