@@ -165,7 +165,7 @@ class _Keeper:
         while not self._stopped and self._guest.poll() is None and not self._gone():
             for key, _ in self._chosen.select(_LOOK_S):
                 key.data()
-            if self._copies:
+            if len(self._chosen.get_map()) > 1:  # somebody is connected
                 self._used_last = time.monotonic()
             elif time.monotonic() - self._used_last > self._idle_s:
                 return

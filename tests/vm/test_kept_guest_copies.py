@@ -179,7 +179,8 @@ def test_who_goes_takes_the_copy_along_and_leaves_the_guest(kept: Kept, number: 
         if number != signal.SIGKILL:
             assert process.returncode == ExitCode.RUN_FAILED
             assert said.strip().endswith("error: interrupted")
-            assert (kept.place / name / "actions.parquet").is_file()
+            assert (kept.place / name / "manifest.json").is_file()
+            assert not list((kept.place / name).rglob(".*.partial*")), "a file that was being written is left"
         wait_until(lambda: kept.guest("status")["running"] == 0, "a copy goes on", 30)
     after = kept.guest("status")
     assert after["process"] == before["process"]
