@@ -123,6 +123,9 @@ class ScheduleSwapped(Event):
         return f"{self.option} {self.schedule}@{self.at.iteration}"
 
 
+AS_PLANNED = ()
+
+
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class FlowsMoved(Event):
@@ -136,7 +139,7 @@ class FlowsMoved(Event):
     source: str
     target: str
     route: tuple[int, ...]
-    """Directions, by their numbers in the network."""
+    """Directions, by their numbers in the network; AS_PLANNED: each flow takes its route of the first case again."""
 
     def __str__(self) -> str:
         return f"{self.option} {self.source} -> {self.target}@{self.at.iteration}"

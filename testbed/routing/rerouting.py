@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,9 +11,18 @@ from testbed.plan import routes
 from testbed.plan.events import at_work, changed, check_events, lost, scheduled, starts_of
 from testbed.plan.moved_weights import require_movable
 from testbed.plan.network_state import network_at, planned
-from testbed.plan.plan import Case, Continuation, Framing, JobSchedule, Plan, Route
+from testbed.plan.plan import Case, Continuation, Flow, Framing, JobSchedule, Plan, Route
 from testbed.plan.routes import datacenter_of
-from testbed.plan.timeline import BEGINNING, Event, FlowsMoved, LinkLost, Moment, ScheduleSwapped, StartShifted
+from testbed.plan.timeline import (
+    AS_PLANNED,
+    BEGINNING,
+    Event,
+    FlowsMoved,
+    LinkLost,
+    Moment,
+    ScheduleSwapped,
+    StartShifted,
+)
 from testbed.planning.resolve import framing_of
 from testbed.routing.apply import demands, on_routes
 from testbed.routing.planner import USUAL_REACH, Planner, Reach
@@ -103,10 +112,14 @@ def with_swap(plan: Plan, before: Case, chosen: JobSchedule, taken: tuple[Route,
     one `before` in which it does, on the routes that are `taken` then, one for every flow.
     """
     label, name, at = chosen.choice.label, plan.jobs[0].name, Moment(after)
-    nodes, moved = routes.nodes_of_ranks(plan), dict[tuple[str, str], Route]()
-    for flow, was, now in zip(plan.flows, before.routes, taken, strict=True):
-        if was != now:
-            moved[datacenter_of(nodes[flow.source]), datacenter_of(nodes[flow.target])] = now
+    nodes, taken_by = routes.nodes_of_ranks(plan), dict[tuple[str, str], set[Route]]()
+    for flow, now in zip(plan.flows, taken, strict=True):
+        taken_by.setdefault(_ends(flow, nodes), set()).add(now)
+    moved = {
+        _ends(flow, nodes): now if len(taken_by[_ends(flow, nodes)]) == 1 else AS_PLANNED
+        for flow, was, now in zip(plan.flows, before.routes, taken, strict=True)
+        if was != now
+    }
     happens = [ScheduleSwapped(name, at, label), *(FlowsMoved(name, at, *pair, to) for pair, to in moved.items())]
     from_then = f" from {after}"  # which a schedule that a controller has had made for that is called itself
     case = replace(before, label=label.removesuffix(from_then) + from_then, jobs=(chosen,), routes=taken)
@@ -211,9 +224,10 @@ def rerouted(plan: Plan, before: Case, case: Case) -> tuple[Route, ...]:
         for event in plan.events
         if isinstance(event, FlowsMoved) and event.at == Moment(case.continues.after)
     }
+    as_planned = {pair for pair, to in told.items() if to == AS_PLANNED}
     asked = [
-        told.get((datacenter_of(nodes[flow.source]), datacenter_of(nodes[flow.target])), route)
-        for flow, route in zip(plan.flows, before.routes, strict=True)
+        own if (pair := _ends(flow, nodes)) in as_planned else told.get(pair, route)
+        for flow, route, own in zip(plan.flows, before.routes, plan.cases[0].routes, strict=True)
     ]
     kept = tuple(
         route if network.down.isdisjoint(route) else network.default_route(nodes[flow.source], nodes[flow.target])
@@ -225,6 +239,11 @@ def rerouted(plan: Plan, before: Case, case: Case) -> tuple[Route, ...]:
         wanted = demands(plan, moved, Reach(case.continues.elephants_from, case.continues.detour))
         moved = on_routes(plan, moved, wanted, route(chosen, wanted.problem).choice.tolist())
     return moved.routes
+
+
+def _ends(flow: Flow, nodes: Mapping[int, str]) -> tuple[str, str]:
+    """The datacenters that it goes between."""
+    return datacenter_of(nodes[flow.source]), datacenter_of(nodes[flow.target])
 
 
 class Moves(NamedTuple):

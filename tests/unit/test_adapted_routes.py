@@ -19,7 +19,8 @@ from testbed.adaptation.rehearsal_changes import change
 from testbed.adaptation.rehearsal_world import AS_PACED, OneJobsWorld
 from testbed.adaptation.sightings import PROBE_BYTES, Crossing, Sighting
 from testbed.errors import BadInput, ExitCode
-from testbed.plan.timeline import FlowsMoved
+from testbed.plan.plan import JobSchedule
+from testbed.plan.timeline import AS_PLANNED, FlowsMoved
 from testbed.planning import file
 from testbed.planning.resolve import load_plan
 from testbed.planning.schedules import choose
@@ -46,6 +47,7 @@ links:
   - {name: south, between: [warsaw, paris], delay: 14 ms, rate: 1 Gbit/s}
 """
 """The second link is written the other way round."""
+ZERO = ("--set", "data_parallel={sharding: zero-1, replicas: [[paris/1, warsaw/1]]}", "--set", "memory=8")
 
 
 def job_of(routes: int = 3, placement: str = "[paris/0, paris/1, warsaw/0, warsaw/1]", *settings: str) -> AdaptableJob:
@@ -203,6 +205,7 @@ def test_a_plan_keeps_what_was_decided(tmp_path: Path) -> None:
     back, third = with_swap(after, second, comes_back, case.routes, 7)
     assert rerouted(back, second, third) == case.routes
     assert file.from_json(file.to_json(back), "plan.json") == back
+    assert not any(event.route == AS_PLANNED for event in back.events if isinstance(event, FlowsMoved))
     first = after.events[1]
     assert isinstance(first, FlowsMoved)
     nowhere = replace(after, events=(*after.events[:1], replace(first, target="rome")))
@@ -211,6 +214,32 @@ def test_a_plan_keeps_what_was_decided(tmp_path: Path) -> None:
     twice = replace(after, events=(*after.events, after.events[1]))
     with pytest.raises(BadInput, match="one route at a time"):
         file.from_json(file.to_json(twice), "plan.json")
+
+
+def test_flows_that_a_policy_has_sent_apart_come_back_each_to_its_own_route(tmp_path: Path) -> None:
+    """All that goes from one datacenter to the other is moved; not all of it had one route before."""
+    apart = ("--set", "parallelism={pipeline: 2, data: 2}", "--set", "placement=[paris/0, warsaw/0]", *ZERO)
+    plan = file.read(planned(tmp_path, *apart, "--adapt", "ski-rental", "--vary", "routes=2"))
+    (case,) = plan.cases
+    north, south = (0,), (3,)
+    place = case.routes.index(north)
+    assert case.routes.count(north) > 1
+    case = replace(case, routes=(*case.routes[:place], south, *case.routes[place + 1 :]))
+    plan = replace(plan, cases=(case,))
+    assert plan.adaptation is not None
+    job = adaptable_job(plan, plan.adaptation.choices, MayChange(routes=2))
+    over = next(setting for setting in job.settings if setting.paths[0].over)
+    moved, chosen = job.routes_in(over), case.jobs[0]
+    there, second = with_swap(replace(plan, adaptation=None), case, labelled(chosen, "over"), moved, 4)
+    assert rerouted(there, case, second) == second.routes == moved != case.routes
+    back, third = with_swap(there, second, labelled(chosen, "back"), case.routes, 7)
+    assert rerouted(back, second, third) == third.routes == case.routes
+    assert any(event.route == AS_PLANNED for event in back.events if isinstance(event, FlowsMoved))
+    assert file.from_json(file.to_json(back), "plan.json") == back
+
+
+def labelled(chosen: JobSchedule, label: str) -> JobSchedule:
+    return replace(chosen, choice=chosen.choice.model_copy(update={"label": label}))
 
 
 @pytest.mark.parametrize(
