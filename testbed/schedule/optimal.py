@@ -252,8 +252,8 @@ class _SolverSearch:
     def _anneal(self, relative_gap: float, workers: int, seed: int) -> None:
         """Improve an order action by action, judged by what the list scheduler plans with; and raise the bound.
 
-        Every worker for which there is a core anneals from its own seed: of loops of eight ranks, results of two seeds
-        are 2 to 5 % apart.
+        Every worker for which there is a core anneals from its own seed, but for one that looks for the bound: of
+        loops of eight ranks, results of two seeds are 2 to 5 % apart.
         """
         from testbed.search.anneal import LONG_ROUNDS, MOST_ACTIONS, anneal_in_rounds  # compiled code, slow to import
 
@@ -265,14 +265,15 @@ class _SolverSearch:
             bound = self._rank_bound(seed)
             found = pool.submit(bound.find, until) if bound else None
             with incumbent.until_interrupted():
-                limits = seed, until, good_enough_s, min(workers, len(os.sched_getaffinity(0)))
+                at_once = min(workers, len(os.sched_getaffinity(0))) - (found is not None)
+                limits = seed, until, good_enough_s, max(1, at_once)
                 anneal_in_rounds(self.problem, incumbent.best, self.offer, LONG_ROUNDS, *limits)
-                if found:
+                if found and incumbent.best_s > good_enough_s:
                     self.raise_bound(found.result())
-            while found and bound and incumbent.interrupted and not found.done():
+            while found and bound and not found.done():  # interrupted, or nothing is left to prove
                 bound.stop()  # does nothing before it has begun
                 wait([found], timeout=POLL_S)
-        if found and incumbent.interrupted:
+        if found:
             self.raise_bound(found.result())
 
     def _rank_bound(self, seed: int) -> RankBound | None:

@@ -25,12 +25,13 @@ TICKS = 20_000
 """Units of integer time that the known bound is cut into, at most."""
 
 
-EFFORTS = (False, 3.0), (True, 10.0)
+EFFORTS = (False, 3.0), (True, 30.0)
 """The solver's deterministic time for all ranks, about as many seconds: the same bound every time, unless the wall
 clock ends it.
 
 First as it searches by itself, then for the objective's lower bound alone (`use_objective_lb_search`): of drawn loops
-with little memory each of the two proves up to a tenth where the other one proves nothing.
+with little memory each of the two proves up to a tenth where the other one proves nothing; the second one goes on for
+20 s, up to 18 % above what is known without.
 """
 
 
