@@ -34,6 +34,7 @@ _PROBE_BYTES = 65_536
 
 _COMPILER: Any = numba.njit  # its annotations leave some options out
 _WITH_RUNTIME = _COMPILER(_nrt=True)  # said, as a function would do without the runtime if its first caller does
+_WITHOUT_LOCK = _COMPILER(_nrt=True, nogil=True)
 _BARE = _COMPILER(_nrt=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """Without numba's runtime, which counts references, and not to be called from Python."""
 
@@ -57,8 +58,8 @@ def compiled_modules(
     A function is compiled at its first call. Its calls lead to compiled functions only, and the types of its arguments
     are those of the modules. What they list under INLINED becomes part of its callers, and counts no references: to
     hand a NamedTuple of many arrays to another compiled function would count those to each array, at every call. So it
-    may allocate nothing: no new array, no item of a list. `announced`: what it is and how long it takes, said in
-    advance where there is a wait.
+    may allocate nothing: no new array, no item of a list. What they list under WITHOUT_LOCK runs beside other threads.
+    `announced`: what it is and how long it takes, said in advance where there is a wait.
     """
     sources = (*modules, *(using.modules_compiled if using is not None else ()))
     directory = cache_directory(sources)
@@ -75,7 +76,8 @@ def compiled_modules(
             twin = FunctionType(plain.__code__, namespace, name, plain.__defaults__)
             twin.__qualname__, twin.__module__ = plain.__qualname__, plain.__module__
             if name in module.COMPILED:
-                made[name] = namespace[name] = _compiled(twin, directory)
+                compiler = _WITHOUT_LOCK if name in getattr(module, "WITHOUT_LOCK", ()) else _WITH_RUNTIME
+                made[name] = namespace[name] = _compiled(twin, directory, compiler)
             else:
                 namespace[name] = _BARE(twin)
     return CompiledFunctions(sources, made, directory)
@@ -85,8 +87,8 @@ def _functions(module: ModuleType) -> tuple[str, ...]:
     return (*module.COMPILED, *getattr(module, "INLINED", ()))
 
 
-def _compiled(function: FunctionType, directory: Path | None) -> Any:
-    dispatcher = _WITH_RUNTIME(function)
+def _compiled(function: FunctionType, directory: Path | None, compiler: Any) -> Any:
+    dispatcher = compiler(function)
     if directory is not None:
         dispatcher._cache = _Kept(function, directory)
     return dispatcher

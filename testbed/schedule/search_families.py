@@ -45,9 +45,6 @@ MOVED_ACTIONS = 60_000_000
 Where that is less than a move per action `search` makes none: of five drawn problems of 25,000 actions one gained,
 0.02 %."""
 
-ANNEALING_ROUNDS = 3
-"""With several stages per rank, before moves that the event model judges; the last one takes a few seconds."""
-
 DEFAULT_TIME_LIMIT_S = 60.0
 """Far more than the evaluations take on an ordinary machine, so that they end the search and it can be repeated."""
 
@@ -197,10 +194,10 @@ class _FamilySearch:
 
     def anneal(self, start: Schedule, seed: int) -> Schedule:
         """Move actions of a schedule of whole blocks, far and fast, and keep what comes of it if it is better."""
-        from testbed.search.anneal import anneal_in_rounds
+        from testbed.search.anneal import SHORT_ROUNDS, anneal_in_rounds
 
         limits = self.incumbent.until, self.incumbent.good_enough_s
-        return anneal_in_rounds(self.problem, start, self.offer, ANNEALING_ROUNDS, seed, *limits)
+        return anneal_in_rounds(self.problem, start, self.offer, SHORT_ROUNDS, seed, *limits)
 
     def improve(self, start: Schedule, moves: int, seed: int) -> None:
         """Move actions of a schedule, and keep what comes of it if it is better."""

@@ -3,15 +3,19 @@
 Kirkpatrick, Gelatt and Vecchi (1983). An order is judged by what the list scheduler plans with (course.py), and only
 from the last checkpoint before a move on: ten to thirty times as many moves a second as with the event model
 (local_search.py), which judges the result and goes on from there. Most moves are drawn from the critical path, where
-alone a change can make it shorter (Balas, 1969), the others from everywhere: what makes room for these.
+alone a change can make it shorter (Balas, 1969), the others from everywhere: what makes room for these. Where several
+cores are free, each searches from its own seed: how good one becomes hangs on chance.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from threading import Event
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,17 +36,8 @@ from testbed.search.order_evaluator import coded
 ANNEALING = compiled_modules([order_annealing, course], announced="annealing: about 10 s")
 """Its loop, compiled."""
 
-WARMEST, COLDEST = 1.0, 0.1
-"""Temperatures of the first and the last move, in mean lengths of an action."""
-
-WARMER = 3.0
-"""The first move's in every other round: it leaves what a cooler round only polishes."""
-
 MOVES_AT_ONCE = 30_000
 """Between two looks at the clock: a fraction of a second."""
-
-FIRST_MOVES = 250
-"""Moves per action in the first round of several; each round makes twice as many as the one before."""
 
 MOST_ACTIONS = 3_000
 """Of larger problems a round takes too long to be worth it."""
@@ -53,15 +48,48 @@ SHORTEST_ROUND = 0.25
 VAIN = 3
 """Rounds in succession that gain nothing, after which no other one follows."""
 
+_SEEDS_APART, _SEEDS = 1_000_000_007, 2**32
+
+
+class Heat(NamedTuple):
+    """How an annealing begins and ends; temperatures in mean lengths of an action, falling by one factor per move."""
+
+    warmest: float
+    coldest: float
+    weight_of_ends: float
+    """What the mean of the stages' own ends counts beside the makespan."""
+
+
+class Round(NamedTuple):
+    """One annealing of several."""
+
+    moves_per_action: int
+    heat: Heat
+
+
+COOL = Heat(1.0, 0.1, 0.05)
+"""Polishes what it begins with."""
+
+_WARM, _HOT, _HOT_ENOUGH = Heat(3.0, 0.1, 0.05), Heat(6.0, 0.02, 0.1), Heat(2.0, 0.02, 0.1)
+"""A hot one forgets what it begins with, and ends in what no move makes better; others leave a part of it as it is."""
+
+SHORT_ROUNDS = Round(250, COOL), Round(500, _WARM), Round(1_000, COOL)
+"""Where moves that the event model judges follow."""
+
+LONG_ROUNDS = Round(250, COOL), *(Round(moves, heat) for moves in (3_700, 7_400) for heat in (_HOT, _HOT_ENOUGH))
+"""Where it is worth half a minute: drawn loops of seven and eight ranks come out up to 2 % faster than after as long in
+short rounds, each twice as long as the one before (benchmarks/solver_gap.py draws them)."""
+
 
 def anneal_in_rounds(
     problem: Problem,
     start: Schedule,
     offer: Callable[[Schedule], float],
-    rounds: int,
+    rounds: Sequence[Round],
     seed: int = 1,
     until: float = math.inf,
     good_enough_s: float = 0.0,
+    side_by_side: int = 1,
 ) -> Schedule:
     """The best schedule of some rounds, each from the best so far; `offer` judges them, in the problem's unit of time.
 
@@ -69,15 +97,14 @@ def anneal_in_rounds(
     """
     actions = sum(map(len, start.rows))
     best, best_s, vain, affordable = start, offer(start), 0, math.inf
-    for number in range(rounds if actions <= MOST_ACTIONS else 0):
-        planned, begin = FIRST_MOVES * actions << number, time.monotonic()
+    for number, (moves_per_action, heat) in enumerate(rounds if actions <= MOST_ACTIONS else ()):
+        moves, begin = moves_per_action * actions, time.monotonic()
         if vain == VAIN or best_s <= good_enough_s or begin >= until:
             break
-        moves = int(min(planned, affordable * (until - begin)))
-        if moves < SHORTEST_ROUND * planned:
+        if affordable * (until - begin) < SHORTEST_ROUND * moves:
             break
-        warmest = WARMER if number % 2 else WARMEST
-        made = anneal(problem, best, moves, seed + number * planned, until, good_enough_s, offer, warmest)
+        limits = seed + number * moves, until, good_enough_s
+        made = anneal(problem, best, moves, *limits, offer, heat, side_by_side)
         affordable = moves / max(1e-9, time.monotonic() - begin)
         made_s, vain = offer(made), vain + 1
         if made_s < best_s:
@@ -93,30 +120,51 @@ def anneal(
     until: float = math.inf,
     good_enough_s: float = 0.0,
     interrupted: Callable[[Schedule], object] | None = None,
-    warmest: float = WARMEST,
+    heat: Heat = COOL,
+    side_by_side: int = 1,
 ) -> Schedule:
     """The best schedule met in `moves` moves, or until then on the monotonic clock; valid when `schedule` is.
 
     `schedule` is of whole F, I and W blocks. What is best goes by the times that the list scheduler plans with; the
-    event model may see it otherwise. Repeatable by `seed` where moves end it. One as fast as `good_enough_s` ends it.
-    Ctrl-C is passed on when the best so far has been given to `interrupted`.
+    event model may see it otherwise. `side_by_side` so many search in threads, each from its own seed. Repeatable by
+    `seed` where the time suffices for the moves, as measured while they are made; else they are fewer, and the
+    temperature falls faster. One as fast as `good_enough_s` ends it. Ctrl-C is passed on when the best so far has been
+    given to `interrupted`.
     """
-    search = _Annealing(problem, schedule, moves, seed, warmest)
+    seeds = [(seed + number * _SEEDS_APART) % _SEEDS for number in range(side_by_side)]
+    searches = [_Annealing(problem, schedule, moves, own, heat) for own in seeds]
     try:
-        search.run(until, good_enough_s)
+        _run(searches, until, good_enough_s)
     except KeyboardInterrupt:
         if interrupted is not None:
-            interrupted(search.best())
+            interrupted(_best(searches))
         raise
-    return search.best()
+    return _best(searches)
+
+
+def _run(searches: Sequence[_Annealing], until: float, good_enough_s: float) -> None:
+    """All at the same time; one that is good enough, or Ctrl-C, ends them."""
+    over, (first, *others) = Event(), searches
+    with ThreadPoolExecutor(len(searches)) as pool:
+        try:
+            running = [pool.submit(one.run, until, good_enough_s, over) for one in others]
+            first.run(until, good_enough_s, over)
+            for one in running:
+                one.result()
+        finally:
+            over.set()
+
+
+def _best(searches: Sequence[_Annealing]) -> Schedule:
+    return min(searches, key=lambda one: one.search.numbers[BEST]).best()
 
 
 class _Annealing:
     """The arrays that the compiled loop works on; actions are blocks by number (blocks.py)."""
 
-    def __init__(self, problem: Problem, schedule: Schedule, moves: int, seed: int, warmest: float = WARMEST) -> None:
+    def __init__(self, problem: Problem, schedule: Schedule, moves: int, seed: int, heat: Heat = COOL) -> None:
         self.lister, self.name, self.moves, self.seed = Lister(problem), schedule.name, moves, seed
-        self.warmest = warmest
+        self.heat = heat
         rows = coded(schedule)
         order = np.concatenate(rows)
         row_start = np.cumsum([0, *map(len, rows)])
@@ -131,22 +179,31 @@ class _Annealing:
             order.copy(),
             order.copy(),
             np.full(n, NONE),
-            np.full(5, np.inf),
+            np.full(6, np.inf),
         )
         self.search.numbers[order_annealing.MOVES_MADE] = 0
+        self.search.numbers[order_annealing.WEIGHT_OF_ENDS] = heat.weight_of_ends
         self.courses = course.idle_course(self.work, order), course.idle_course(self.work, order)
         ranks = problem.n_ranks
         self.now = Now(np.zeros(ranks, np.int64), np.zeros(ranks), np.zeros(ranks, np.int64), np.zeros(links))
 
-    def run(self, until: float, good_enough_s: float) -> None:
-        mean, cooling = float(np.mean(self.work.length)), (COLDEST / self.warmest) ** (1 / self.moves)
-        for turn, made in enumerate(range(0, self.moves, MOVES_AT_ONCE)):
-            best_s = self.search.numbers[BEST] * self.lister.tick_s
-            if time.monotonic() > until or best_s <= good_enough_s:
+    def run(self, until: float, good_enough_s: float, over: Event | None = None) -> None:
+        """All moves; where the time does not suffice for those left, each cools as much as several would."""
+        warmest, coldest, _ = self.heat
+        warmest, cooling = warmest * float(np.mean(self.work.length)), (coldest / warmest) ** (1 / self.moves)
+        arrays = (self.work, self.held, self.search, *self.courses, self.now)
+        made, turn, pace, begin = 0.0, 0, 1.0, time.monotonic()
+        while made < self.moves and begin <= until and not (over and over.is_set()):
+            count = min(MOVES_AT_ONCE, math.ceil((self.moves - made) / pace))
+            ANNEALING.anneal(*arrays, count, self.seed + turn, warmest * cooling**made, cooling**pace)
+            made, turn, now = made + count * pace, turn + 1, time.monotonic()
+            left = 1 - made / self.moves
+            affordable = (1 + left) * count / max(1e-9, now - begin) * (until - now)
+            pace, begin = max(1.0, left * self.moves / max(1.0, affordable)), now
+            if self.search.numbers[BEST] * self.lister.tick_s <= good_enough_s:
+                if over:
+                    over.set()
                 return
-            count, warm = min(MOVES_AT_ONCE, self.moves - made), self.warmest * mean * cooling**made
-            arrays = (self.work, self.held, self.search, *self.courses, self.now)
-            ANNEALING.anneal(*arrays, count, self.seed + turn, warm, cooling)
 
     def best(self) -> Schedule:
         rows = [self.search.best[begin:end] for begin, end in pairwise(self.work.row_start.tolist())]

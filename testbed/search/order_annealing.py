@@ -13,18 +13,18 @@ COMPILED = ("anneal",)
 INLINED = ("begun", "drawn_target", "shifted", "fits_between", "put_back", "accepted")
 """What compile.py compiles of this module, and what becomes part of that."""
 
+WITHOUT_LOCK = ("anneal",)
+"""Annealings run in threads side by side (compile.py)."""
+
 FARTHEST = 5
 """Places an action may move at once, earlier or later."""
 
 SHARE_ON_CRITICAL_PATH = 0.75
 """Share of the moves that are drawn from the actions on which the makespan hangs; the others from all."""
 
-WEIGHT_OF_ENDS = 0.05
-"""What the mean of the stages' own ends counts beside the makespan."""
-
-MAKESPAN, SCORE, BEST, PATH_LENGTH, MOVES_MADE = 0, 1, 2, 3, 4
+MAKESPAN, SCORE, BEST, PATH_LENGTH, MOVES_MADE, WEIGHT_OF_ENDS = 0, 1, 2, 3, 4, 5
 """What `Search.numbers` holds: of the order at hand its makespan and what is compared; the best makespan; how many
-actions are on the critical path; moves made."""
+actions are on the critical path; moves made; what the mean of the stages' own ends counts beside the makespan."""
 
 
 class ActionMemory(NamedTuple):
@@ -61,7 +61,7 @@ class Search(NamedTuple):
     set_in: Ints
     """The move in which an action's arrival was set last (course.replay)."""
     numbers: Floats
-    """(5,): see MAKESPAN"""
+    """(6,): see MAKESPAN"""
 
 
 def anneal(
@@ -114,7 +114,7 @@ def anneal(
             put_back(search, begin, end)
             continue
         makespan, mean = judged(work, course, tried, since, until)
-        score = makespan + WEIGHT_OF_ENDS * mean
+        score = makespan + numbers[WEIGHT_OF_ENDS] * mean
         if makespan < numbers[BEST]:
             numbers[BEST] = makespan
             search.best[:] = search.trial
@@ -131,7 +131,8 @@ def begun(work: Work, what: ActionMemory, search: Search, course: Course, tried:
     everything = (search.set_in, search.latest, np.inf, 0, 0, 0, NONE, n)
     until, _ = replay(work, search.order, course, tried, now, *everything)
     makespan, mean = judged(work, course, tried, 0, until)
-    search.numbers[SCORE], search.numbers[BEST] = makespan + WEIGHT_OF_ENDS * mean, makespan
+    search.numbers[SCORE] = makespan + search.numbers[WEIGHT_OF_ENDS] * mean
+    search.numbers[BEST] = makespan
     accepted(work, what, search, course, tried, (0, n - 1), (0, until), makespan)
 
 

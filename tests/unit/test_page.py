@@ -521,6 +521,37 @@ def test_boxes_have_the_colours_of_light_and_dark(tab: Tab, html: Path, dark: bo
     quiet(tab, html)
 
 
+def test_arrows_are_dashed_where_an_arrival_is_not_known(tab: Tab, html: Path) -> None:
+    """A measured message that lay ready is drawn until it is taken, no arrival to hold against a predicted one."""
+    opened(tab, html)
+    tab.press("m")  # all messages
+    counted = tab.value("""timeline.panels.map((panel) => {
+        const { messages } = panel.strip, of = { solid: 0, dashed: 0, unknown: 0, all: 0 };
+        for (const i of timeline.drawn(panel)) {
+            let dashes = [];
+            const context = { fill() {}, setLineDash(now) { dashes = now; } };
+            context.stroke = (path) => { of[dashes.length ? "dashed" : "solid"] += path.lines; };
+            const made = window.Path2D;
+            window.Path2D = class { lines = 0; moveTo() {} closePath() {} lineTo() { this.lines++; } };
+            timeline.strokeArrows(context, panel, [i], "black", 1, "");
+            window.Path2D = made;
+            of.all++;
+            of.unknown += messages.arrived[i] === NOTHING;
+        }
+        return { title: panel.title, ...of };
+    })""")
+    for of in counted:
+        assert of["dashed"] == of["unknown"]
+        assert of["solid"] == of["all"] - of["unknown"]
+    unknown = {of["title"].rpartition(" ")[2]: of["unknown"] for of in counted}
+    assert unknown["predicted"] == 0 < unknown["measured"]
+    legend = "document.getElementById('timeline-legend').textContent.includes('its arrival is not known')"
+    assert tab.value(legend)
+    tab.value("timeline.panels.length = 1; legend()")
+    assert not tab.value(legend)
+    quiet(tab, html)
+
+
 def test_keys_zoom_select_and_switch(tab: Tab, html: Path) -> None:
     opened(tab, html)
     span = "timeline.to - timeline.from"

@@ -59,6 +59,11 @@ function messagesOf(strip, index) {
   return found;
 }
 
+/* When a message came is seen where its receiver was waiting; of one that lay ready, when it was taken. */
+function isArrivalKnown(messages, index) {
+  return messages.arrived[index] !== NOTHING;
+}
+
 function arrivalOf(messages, index) {
-  return messages.arrived[index] === NOTHING ? messages.taken[index] : messages.arrived[index];
+  return isArrivalKnown(messages, index) ? messages.arrived[index] : messages.taken[index];
 }

@@ -84,14 +84,16 @@ async function show(keep) {
 function legend() {
   if (!timeline) return;
   const kinds = new Set();
-  let collectives = false, cuts = false;
+  let collectives = false, cuts = false, dashed = false;
   for (const { strip, run } of timeline.panels) {
     for (let i = 0; i < strip.actions.rows; i++) kinds.add(strip.actions.kinds[strip.actions.kind[i]]);
     collectives ||= strip.collectives.length > 0;
+    for (let i = 0; i < strip.messages.rows && !dashed; i++) dashed = !isArrivalKnown(strip.messages, i) && !strip.collective[strip.messages.kind[i]];
     cuts ||= strip.lanes.some((lane, index) => index && siteOf(run, lane.rank) !== siteOf(run, strip.lanes[index - 1].rank));
   }
   const entries = Object.keys(MEANINGS).filter((kind) => kinds.has(kind)).map((kind) => [`box-${kind.toLowerCase()}`, `${kind} ${MEANINGS[kind]}`]);
   entries.push(["box-idle", "idle"], ["arrow-activation", "activation on its way"], ["arrow-gradient", "gradient on its way"]);
+  if (dashed) entries.push(["line-dashed", "until taken, of one that lay ready: its arrival is not known"]);
   if (collectives) entries.push(["box-collective", "from another replica, on its way"]);
   if (cuts) entries.push(["line-cut", "datacenter boundary"]);
   byId("timeline-legend").replaceChildren(...entries.map(([name, said]) => {

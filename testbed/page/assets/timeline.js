@@ -339,7 +339,7 @@ class Timeline {
   strokeArrows(context, panel, numbers, colour, width, halo) {
     const { messages } = panel.strip;
     context.fillStyle = colour;
-    const lines = new Path2D(), heads = new Path2D();
+    const lines = new Path2D(), dashed = new Path2D(), heads = new Path2D();
     const head = Math.min(7, 3 + panel.lane / 5);
     for (const i of numbers) {
       const source = panel.laneOf.get(messages.source_rank[i]), target = panel.laneOf.get(messages.target_rank[i]);
@@ -348,8 +348,9 @@ class Timeline {
       const x0 = this.x(panel, messages.sent[i] * messages.unit), x1 = this.x(panel, arrivalOf(messages, i) * messages.unit);
       const y0 = this.top(panel, source) + panel.lane * (down ? 0.62 : 0.38);
       const y1 = this.top(panel, target) + panel.lane * (down ? 0.25 : 0.75);
-      lines.moveTo(x0, y0);
-      lines.lineTo(x1, y1);
+      const line = isArrivalKnown(messages, i) ? lines : dashed;
+      line.moveTo(x0, y0);
+      line.lineTo(x1, y1);
       const length = Math.hypot(x1 - x0, y1 - y0) || 1;
       const [ux, uy] = [(x1 - x0) / length, (y1 - y0) / length];
       heads.moveTo(x1, y1);
@@ -361,12 +362,14 @@ class Timeline {
     if (halo) {
       context.strokeStyle = halo;
       context.lineWidth = width + 2.2;
-      context.stroke(lines);
-      context.stroke(heads);
+      for (const path of [lines, dashed, heads]) context.stroke(path);
     }
     context.strokeStyle = colour;
     context.lineWidth = width;
     context.stroke(lines);
+    context.setLineDash([4, 3]);
+    context.stroke(dashed);
+    context.setLineDash([]);
     context.fill(heads);
   }
 
@@ -467,7 +470,7 @@ class Timeline {
     if (actions.work[index] !== NOTHING && actions.work[index] < actions.end[index] - actions.start[index]) lines.push(`computed for ${shownTime(time(actions.work))}`);
     for (const i of messagesOf(strip, index).inputs) {
       const sent = messages.sent[i] * messages.unit, there = arrivalOf(messages, i) * messages.unit;
-      lines.push(`needs ${messages.kinds[messages.kind[i]]} from rank ${messages.source_rank[i]}: ${shownSize(messages.size[i] * messages.sizeUnit)}, sent ${shownTime(sent)}, ${messages.arrived[i] === NOTHING ? "taken" : "there"} ${shownTime(there)} (${shownTime(there - sent)})`);
+      lines.push(`needs ${messages.kinds[messages.kind[i]]} from rank ${messages.source_rank[i]}: ${shownSize(messages.size[i] * messages.sizeUnit)}, sent ${shownTime(sent)}, ${isArrivalKnown(messages, i) ? "there" : "taken"} ${shownTime(there)} (${shownTime(there - sent)})`);
     }
     return lines;
   }
