@@ -7,9 +7,13 @@ What a smaller model would change is written down first: the size of messages is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from testbed.errors import DoesNotFit
+from testbed.plan.costs import stages_of
 from testbed.plan.plan import Job, Plan
+from testbed.spec.choice import ScheduleChoice
 from testbed.spec.workload import Workload
 
 SEQUENCE = 8
@@ -22,17 +26,20 @@ _LEAST_WIDTH = 8
 _KIND = "gpt"
 
 
-def lighter(plan: Plan) -> tuple[Plan, list[str]]:
-    """The plan with smaller models where they change no message, and a line on every job; for the virtual clock."""
-    made = [_lighter(plan, number) for number in range(len(plan.jobs))]
+def lighter(plan: Plan, choices: Sequence[Sequence[ScheduleChoice]] = ()) -> tuple[Plan, list[str]]:
+    """The plan with smaller models where they change no message, and a line on every job; for the virtual clock.
+
+    `choices`: job by job, the schedules that a plan without cases is to have.
+    """
+    made = [_lighter(plan, number, choices[number] if choices else ()) for number in range(len(plan.jobs))]
     return replace(plan, jobs=tuple(job for job, _ in made)), [said for _, said in made]
 
 
-def _lighter(plan: Plan, number: int) -> tuple[Job, str]:
+def _lighter(plan: Plan, number: int, choices: Sequence[ScheduleChoice]) -> tuple[Job, str]:
     job, asked = plan.jobs[number], _with_parameters(plan, number)
     reason = _kept_because(asked)
     if not reason:
-        small = _small(asked, _stages(plan, number))
+        small = _small(asked, _stages(plan, number, choices))
         if not asked.model.model_dump().items() >= small.items():
             made = replace(job, workload=_light(asked, small))
             return made, _said(made)
@@ -40,11 +47,15 @@ def _lighter(plan: Plan, number: int) -> tuple[Job, str]:
     return job, f"{job.name}: its model stays as it is: {reason}"
 
 
-def _stages(plan: Plan, number: int) -> list[int]:
-    """How many stages a job has, case by case; each of its layers is one where it may come to have others."""
-    if plan.adaptation is not None and plan.adaptation.stages:
-        return [plan.jobs[number].workload.model.layers]
-    return [len(case.jobs[number].stage_to_rank) for case in plan.cases]
+def _stages(plan: Plan, number: int, choices: Sequence[ScheduleChoice]) -> list[int]:
+    """How many stages a job has, schedule by schedule; each of its layers is one where that is not known."""
+    job, found = plan.jobs[number], [len(case.jobs[number].stage_to_rank) for case in plan.cases]
+    for choice in () if found else choices:
+        with suppress(DoesNotFit):  # is left out of the plan
+            found.append(len(stages_of(job, choice)))
+    if not found or (plan.adaptation is not None and plan.adaptation.stages):
+        return [job.workload.model.layers]
+    return found
 
 
 def _with_parameters(plan: Plan, number: int) -> Workload:

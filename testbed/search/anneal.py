@@ -60,7 +60,7 @@ class Heat(NamedTuple):
     """What the mean of the stages' own ends counts beside the makespan."""
 
 
-class Round(NamedTuple):
+class AnnealingRound(NamedTuple):
     """One annealing of several."""
 
     moves_per_action: int
@@ -73,10 +73,13 @@ COOL = Heat(1.0, 0.1, 0.05)
 _WARM, _HOT, _HOT_ENOUGH = Heat(3.0, 0.1, 0.05), Heat(6.0, 0.02, 0.1), Heat(2.0, 0.02, 0.1)
 """A hot one forgets what it begins with, and ends in what no move makes better; others leave a part of it as it is."""
 
-SHORT_ROUNDS = Round(250, COOL), Round(500, _WARM), Round(1_000, COOL)
+SHORT_ROUNDS = AnnealingRound(250, COOL), AnnealingRound(500, _WARM), AnnealingRound(1_000, COOL)
 """Where moves that the event model judges follow."""
 
-LONG_ROUNDS = Round(250, COOL), *(Round(moves, heat) for moves in (3_700, 7_400) for heat in (_HOT, _HOT_ENOUGH))
+LONG_ROUNDS = (
+    AnnealingRound(250, COOL),
+    *(AnnealingRound(moves, heat) for moves in (3_700, 7_400) for heat in (_HOT, _HOT_ENOUGH)),
+)
 """Where it is worth half a minute: drawn loops of seven and eight ranks come out up to 2 % faster than after as long in
 short rounds, each twice as long as the one before (benchmarks/solver_gap.py draws them)."""
 
@@ -85,7 +88,7 @@ def anneal_in_rounds(
     problem: Problem,
     start: Schedule,
     offer: Callable[[Schedule], float],
-    rounds: Sequence[Round],
+    rounds: Sequence[AnnealingRound],
     seed: int = 1,
     until: float = math.inf,
     good_enough_s: float = 0.0,

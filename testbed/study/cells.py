@@ -107,7 +107,9 @@ def _cells(
         times_s = {} if published is None else published.at(*names, values, made.jobs[0].workload.microbatches)
         if published is not None and published.only and not times_s:
             continue
-        made, said = lighter(made) if study.light else (made, [])
+        said: list[str] = []
+        if study.light:
+            made, said = lighter(made, _choices(made, study))
         for repetition in range(1, study.repetitions + 1):
             virtual = study.clock == "virtual"
             clock = Clock("virtual", repetition) if virtual else Clock("real")
@@ -142,7 +144,10 @@ def names_of(study: StudySpec) -> list[str]:
 
 def choices_of(cell: StudyCell, study: StudySpec) -> list[list[ScheduleChoice]]:
     """By job, the schedules that a cell is to be measured with. Raises BadInput."""
-    plan = cell.unfinished
+    return _choices(cell.unfinished, study)
+
+
+def _choices(plan: Plan, study: StudySpec) -> list[list[ScheduleChoice]]:
     return [schedules.choose(plan, names_of(study), job=job) for job in range(len(plan.jobs))]
 
 

@@ -75,6 +75,13 @@ def test_a_layer_is_left_for_every_stage_where_all_have_as_many(settings: tuple[
     ]
 
 
+@pytest.mark.parametrize(("names", "layers"), [(("1f1b",), 4), (("1f1b", "zb-v"), 8), ((), 8)])
+def test_of_a_plan_without_cases_its_schedules_tell_the_stages(names: tuple[str, ...], layers: int) -> None:
+    plan = replace(plan_of("schedules=[1f1b]", "memory=8"), cases=())
+    light, _ = lighter(plan, [choose(plan, names)] if names else ())
+    assert light.jobs[0].workload.model.layers == layers
+
+
 @pytest.mark.parametrize(("stages", "layers"), [(False, 4), (True, 8)])
 def test_a_job_whose_stages_may_move_keeps_its_layers(stages: bool, layers: int) -> None:
     plan = plan_of("schedules=[1f1b, zb-h1]")
