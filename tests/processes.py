@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 DEADLINE_S = 60
@@ -37,6 +37,12 @@ def wait_until(condition: Callable[[], object], otherwise: str, within_s: float 
     while not condition():
         assert time.monotonic() < until, otherwise
         time.sleep(0.05)
+
+
+def wait_until_removed(found: Callable[[], Iterable[Path]], within_s: float) -> None:
+    """Raises AssertionError when something that is found now is still there then: others' come and go meanwhile."""
+    now = set(found())
+    wait_until(lambda: now.isdisjoint(found()), f"one is left of {sorted(map(str, now))}", within_s)
 
 
 def wait_until_gone(pids: set[int]) -> None:

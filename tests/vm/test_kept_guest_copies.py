@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from ordinary_user import UID, as_user
-from processes import descendants, wait_until, wait_until_gone
+from processes import descendants, wait_until, wait_until_gone, wait_until_removed
 
 from testbed.errors import ExitCode
 from testbed.vm import kernel
@@ -185,7 +185,7 @@ def test_who_goes_takes_the_copy_along_and_leaves_the_guest(kept: Kept, number: 
     after = kept.guest("status")
     assert after["process"] == before["process"]
     assert len(copies_below(after["process"])) == 1
-    wait_until(lambda: not list(Path("/dev/shm").glob("testbed-guest-*")), "a directory is left", 30)
+    wait_until_removed(lambda: Path("/dev/shm").glob("testbed-guest-*"), LIMIT_S)
     kept.measured(f"after-{number.name}")
     assert kept.times(f"after-{number.name}") == kept.times("booted")
 

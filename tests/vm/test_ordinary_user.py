@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from ordinary_user import UID, as_container, as_user, without_user_namespaces
-from processes import descendants, wait_until, wait_until_gone
+from processes import descendants, wait_until, wait_until_gone, wait_until_removed
 
 from testbed.errors import ExitCode
 from testbed.vm import kernel
@@ -58,6 +58,11 @@ def command(before: Sequence[str], out: str) -> list[str]:
     return [*before, sys.executable, "-P", "-m", "testbed", *words]
 
 
+def directories() -> Iterable[Path]:
+    """Of guests that are plain processes, and of copies: those of other tests, too."""
+    return Path("/dev/shm").glob("testbed-guest-*")
+
+
 def call(before: Sequence[str], files: Path, out: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(before, out), cwd=files, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
@@ -96,7 +101,7 @@ def test_kill_9_of_a_users_command_leaves_nothing(
         (os.kill if victim == "command" else os.killpg)(process.pid, signal.SIGKILL)
         process.wait(10)
         wait_until_gone(below)
-        wait_until(lambda: not list(Path("/dev/shm").glob("testbed-guest-*")), "a directory is left")
+        wait_until_removed(directories, LIMIT_S)
     finally:
         process.kill()
         process.wait()
@@ -132,7 +137,7 @@ def test_without_user_namespaces_a_plain_process_has_the_nanoseconds_of_root(
     for file in COMPARED:
         assert (files / "plain" / file).read_bytes() == (files / "root" / file).read_bytes(), file
     assert (files / "plain/comparison.json").stat().st_uid == UID
-    assert not list(Path("/dev/shm").glob("testbed-guest-*"))
+    wait_until_removed(directories, LIMIT_S)
 
 
 def test_a_filter_that_forbids_fixed_addresses_is_named(time_travel_kernel: kernel.Kernel, files: Path) -> None:
