@@ -211,7 +211,9 @@ def carry_over(wires: LinkOccupancy, link: int, now: float) -> None:
             done = max(done, first + (come - 2) * step + 2 * busy)
         wires.free_s[link] = done
         if come < left:
-            wires.queued[head, 0], wires.queued[head, 3] = min(first + come * step, end), left - come
+            # the last one at its end exactly: a sum that is rounded to less would be waited for without end
+            coming = end if come + 1 == left else min(first + come * step, end)
+            wires.queued[head, 0], wires.queued[head, 3] = coming, left - come
         else:
             taken(wires, chosen)
 

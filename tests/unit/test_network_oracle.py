@@ -119,6 +119,18 @@ def test_the_last_acknowledgement_comes_when_it_comes() -> None:
     assert free_after(30.0, 30.5) == 36.0
 
 
+@pytest.mark.timeout(60)
+def test_a_last_acknowledgement_whose_steps_are_rounded_to_less_than_its_end_is_not_waited_for_without_end() -> None:
+    wires, in_steps = one_link(), 0.1 + 2 * 0.1
+    end = float(np.nextafter(in_steps, 1))
+    acknowledge(wires, 0, 0.01, (0.1, 0.1, end), 3)
+    for now in (0.2, in_steps):
+        carry_acknowledgements(wires, 0, now)
+    assert wires.free_s[0] == pytest.approx(0.21)
+    carry_acknowledgements(wires, 0, end)
+    assert wires.free_s[0] == pytest.approx(end + 0.01)
+
+
 def test_a_message_that_comes_meanwhile_waits_for_what_is_there() -> None:
     wires = one_link()
     acknowledge(wires, 0, 6.0, (10.0, 10.0, 31.0), 4)
