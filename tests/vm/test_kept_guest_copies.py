@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from ordinary_user import UID, as_user
 from processes import descendants, wait_until, wait_until_gone, wait_until_removed
+from three_ranks import COMPARED, TOPOLOGY, WORKLOAD
 
 from testbed.errors import ExitCode
 from testbed.vm import kernel
@@ -26,24 +27,6 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]  # a boot takes minute
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300
-COMPARED = ("actions.parquet", "messages.parquet", "iterations.parquet")
-TOPOLOGY = """
-name: pair
-datacenters: {east: {nodes: 1}, west: {nodes: 2}}
-links: [{between: [east, west], delay: 3 ms, rate: 1 Gbit/s}]
-"""
-WORKLOAD = """
-name: three
-model: {layers: 3, d_model: 16, heads: 2, sequence: 16}
-parallelism: {pipeline: 3}
-microbatches: 3
-microbatch_size: 1
-pacing: {F: 7 ms, I: 9 ms, W: 5 ms}
-message: 37 kB
-iterations: 2
-warmup: 1
-schedules: [zb-h1]
-"""
 LONG = ("--iterations", "50000")
 
 
