@@ -92,7 +92,9 @@ def _as_class(name: str, loaded: object) -> type[ModelSpec]:
     raise Unusable(name, f"a class derived from testbed.spec.model.ModelSpec, not {loaded!r}")
 
 
-MODELS = Registry("testbed.models", {"gpt": "testbed.train.gpt:Gpt"}, _as_class)
+MODELS = Registry(
+    "testbed.models", {"gpt": "testbed.train.gpt:Gpt", "linear": "testbed.train.linear:LinearChain"}, _as_class
+)
 """Classes of models by name; they stand beside what trains them, and import torch only when that is used."""
 
 

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 from pydantic import Field, model_validator
 
 from testbed.spec.document import FieldError
-from testbed.spec.model import ModelSpec
+from testbed.train.byte_model import ByteModel
 from testbed.train.gpt_memory import VOCABULARY, MicrobatchBytes, StageShape, kept
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
-    from testbed.train.data import Corpus
     from testbed.train.tensor import TensorShare
 
 
-class Gpt(ModelSpec):
+class Gpt(ByteModel):
     """An embedding, `layers` pre-norm transformer blocks, a projection; vocabulary: the 256 byte values.
 
     Blocks are spread evenly over the stages; the embedding comes with the first, the projection with the last.
@@ -35,21 +33,13 @@ class Gpt(ModelSpec):
             raise FieldError("heads", self.heads, f"a divisor of d_model ({self.d_model})")
         return self
 
-    def boundary_shape(self, microbatch_size: int) -> tuple[int, ...]:
-        """Samples x tokens x d_model."""
-        return (microbatch_size, self.sequence, self.d_model)
-
-    def parameter_count(self) -> int:
-        """All of them, embedding, norms and projection included."""
-        return self.stage_parameter_count(0, 1)
-
     def stage_parameter_count(self, stage: int, n_stages: int) -> int:
         """Per block 4 d^2 (attention) + 2 d d_ff (MLP) + 4 d (norms); embedding and projection at the ends."""
         return self.rank_parameter_count(stage, n_stages, 1)
 
     def rank_parameter_count(self, stage: int, n_stages: int, degree: int) -> int:
         """Tensor ranks share attention and MLP; each of them has all of norms, embedding and projection."""
-        width, blocks = self.d_model, self._blocks(stage, n_stages)
+        width, blocks = self.d_model, self.between(stage, n_stages)
         count = len(blocks) * ((4 * width**2 + 2 * width * self._hidden) // degree + 4 * width)
         if stage == 0:
             count += (VOCABULARY + self.sequence) * width
@@ -65,22 +55,14 @@ class Gpt(ModelSpec):
 
     def forward_reductions(self, stage: int, n_stages: int) -> int:
         """One behind the attention and one behind the MLP of every block (Shoeybi et al. 2019, section 3)."""
-        return 2 * len(self._blocks(stage, n_stages))
-
-    def _blocks(self, stage: int, n_stages: int) -> range:
-        return ModelSpec.stage_layers(self, stage, n_stages)
-
-    def stage_layers(self, stage: int, n_stages: int) -> range:
-        """Layer 0 is the embedding, layer `layers` + 1 the projection."""
-        blocks = self._blocks(stage, n_stages)
-        return range(blocks.start + (stage > 0), blocks.stop + 1 + (stage == n_stages - 1))
+        return 2 * len(self.between(stage, n_stages))
 
     def activation_bytes(
         self, stage: int, n_stages: int, microbatch_size: int, *, recompute: bool, degree: int
     ) -> MicrobatchBytes:
         """As counted in gpt_memory.py."""
         first, last = stage == 0, stage == n_stages - 1
-        blocks = len(ModelSpec.stage_layers(self, stage, n_stages))
+        blocks = len(self.between(stage, n_stages))
         tokens = microbatch_size * self.sequence
         shape = StageShape(
             blocks,
@@ -102,11 +84,9 @@ class Gpt(ModelSpec):
 
     def layer(self, index: int) -> nn.Module:
         """See model_protocol.Model."""
-        import torch
-
         from testbed.train.gpt_layers import Block, Embedding, Head, initialise
 
-        dtype = torch.float32 if self.dtype == "float32" else torch.float64
+        dtype = self.torch_dtype
         if index == 0:
             return initialise(Embedding(self.d_model, self.sequence, dtype))
         if index > self.layers:
@@ -118,15 +98,3 @@ class Gpt(ModelSpec):
         from testbed.train.gpt_layers import Block, split_block
 
         return split_block(layer, share) if isinstance(layer, Block) else layer
-
-    def batch(
-        self, corpus: Corpus, seed: int, iteration: int, microbatch: int, size: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See model_protocol.Model: bytes, and the byte behind each; both int64 of shape (size, sequence)."""
-        return corpus.batch(seed, iteration, microbatch, size, self.sequence)
-
-    def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """See model_protocol.Model: cross entropy of the next byte."""
-        from testbed.train.gpt_layers import next_byte_loss
-
-        return next_byte_loss(output, targets)

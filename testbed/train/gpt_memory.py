@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 VOCABULARY = 256
 """Byte values."""
-_INDEX_BYTES = 8
+INDEX_BYTES = 8
 """Of a token, as torch counts."""
-_LOSS_BYTES = 16
+LOSS_BYTES = 16
 """Of the loss and what its mean is taken over."""
 
 
@@ -49,12 +49,12 @@ def kept(of: StageShape, *, recompute: bool) -> MicrobatchBytes:
     gradients of queries, keys and values.
     """
     number, d, t = of.tokens * of.element_bytes, of.width, of.degree
-    indexes, loss = of.tokens * _INDEX_BYTES, of.tokens * _INDEX_BYTES + _LOSS_BYTES
+    indexes, loss = of.tokens * INDEX_BYTES, of.tokens * INDEX_BYTES + LOSS_BYTES
     if recompute:
         forward = float(number * d * (of.blocks + of.first)) + of.first * indexes + of.last * loss
     else:
         forward = number * of.blocks * (4 * d + 4 + (4 * d + 2 * of.hidden + of.heads) / t)
-        forward += of.first * number * d + of.first * (indexes + of.sequence * _INDEX_BYTES)
+        forward += of.first * number * d + of.first * (indexes + of.sequence * INDEX_BYTES)
         forward += of.last * (number * (d + VOCABULARY + 2) + loss)
     products = number * of.blocks * (4 * d + (4 * d + 2 * of.hidden) / t) + (not of.first) * number * d
     products += of.last * (number * (d + VOCABULARY) + loss)

@@ -37,6 +37,7 @@ def plan_of(*settings: str) -> Plan:
         REPLICAS,
         ("parallelism={pipeline: 2, data: 3}", "schedules=[zb-v, interleaved-1f1b]", "memory=6"),
         ("parallelism={pipeline: 2, data: 2}", "schedules=[1f1b]", "data_parallel={sharding: none}", "model.layers=5"),
+        ("schedules=[1f1b]", "model={kind: linear, layers: 5, d_model: 48, sequence: 24, dtype: float64}"),
     ],
 )
 def test_a_smaller_model_has_the_same_messages_and_the_same_prediction(settings: tuple[str, ...]) -> None:
@@ -49,7 +50,8 @@ def test_a_smaller_model_has_the_same_messages_and_the_same_prediction(settings:
     assert [iteration_times(light, case) for case in light.cases] == [
         iteration_times(plan, case) for case in plan.cases
     ]
-    assert "light model" in said
+    assert f"light model: {after.workload.model.kind}, " in said
+    assert after.workload.model.kind == ("gpt" if after.workload.parallelism.tensor > 1 else "linear")
     assert file.from_json(file.to_json(light), "plan") == light
 
 
@@ -102,7 +104,15 @@ def test_a_message_that_nobody_gave_keeps_the_size_of_the_model_asked_for() -> N
     ("settings", "reason"),
     [
         (("parallelism={pipeline: 2, data: 2}", "schedules=[1f1b, zb-v]", "memory=6"), "what its replicas exchange"),
-        (("schedules=[1f1b]", "model={layers: 4, d_model: 8, heads: 1, sequence: 4}"), "as small"),
+        (("schedules=[1f1b]", "model={kind: linear, layers: 4, d_model: 8, sequence: 4}"), "as small"),
+        (
+            (
+                "schedules=[1f1b]",
+                "parallelism={pipeline: 2, tensor: 2}",
+                "model={layers: 4, d_model: 8, heads: 2, sequence: 4}",
+            ),
+            "as small",
+        ),
         (
             ("schedules=[1f1b]", f"model={{kind: '{MODEL}:Mlp', layers: 8, width: 64, sequence: 32}}"),
             "nothing is known",

@@ -157,7 +157,7 @@ def test_a_bad_topology(tmp_path: Path, key: str, value: object, field: str, exp
         ("schedules", ["1f1b", "1f1b"], "schedules.1.label", "a label of its own (schedules.0 has this one)"),
         ("schedules", [{"schedule": "1f1b", "label": "a/b"}], "schedules.0.label", "a label in letters, digits"),
         ("schedules", [{"schedule": "none.csv"}], "schedules.0.schedule", "a readable file"),
-        ("model.kind", "lstm", "model.kind", "one of gpt, or FILE.py:NAME"),
+        ("model.kind", "lstm", "model.kind", "one of gpt, linear, or FILE.py:NAME"),
         ("model.width", 3, "model.width", "no such field"),
         ("transport", "udp", "transport", "'otn-lossless', 'tcp-default', 'tcp-cubic' or 'tcp-bbr'"),
     ],
