@@ -30,7 +30,9 @@ def persistent_interrupts() -> Iterator[None]:
     interrupted: list[bool] = []
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        global _unanswered
         interrupted.append(True)
+        _unanswered = True
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
         interrupt_unless_held()
 
@@ -51,7 +53,7 @@ def persistent_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, interrupt)
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        dealt_with()
         for number, handler in before:
             signal.signal(number, handler)
         if not interrupted:  # else until the process ends: what was left half made is finalised behind the body, too
@@ -83,6 +85,7 @@ def heard_interrupts() -> Iterator[threading.Event]:
 
 _depth = 0
 _postponed = False
+_unanswered = False
 
 
 @contextmanager
@@ -117,8 +120,18 @@ def interrupt_unless_held() -> None:
 
 def dealt_with() -> None:
     """An interrupt has had its effect: `persistent_interrupts` reminds of it no more, until another one comes."""
+    global _unanswered
     if threading.current_thread() is threading.main_thread():
+        _unanswered = False
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def unanswered() -> bool:
+    """Whether an interrupt came in `persistent_interrupts` that nothing has dealt with: what failed then failed of it.
+
+    Libraries make exceptions of their own of KeyboardInterrupt, pydantic for one, that tell nothing of it.
+    """
+    return _unanswered
 
 
 def _because_of_interrupt(error: BaseException | None) -> bool:

@@ -12,8 +12,9 @@ from typer.exceptions import TyperException
 
 from testbed.cli.commands import app
 from testbed.cli.usage import as_bad_input
-from testbed.errors import ExitCode, RunFailed
+from testbed.errors import ExitCode, RunFailed, TestbedError
 from testbed.failure import failed
+from testbed.interrupts import unanswered
 
 __all__ = ["app", "main", "run_command"]
 
@@ -59,7 +60,9 @@ def run_command() -> int:
         failed(RunFailed(f"{error.filename or 'the output'} cannot be written: {error.strerror}"))
         return _let_go_of_output(ExitCode.RUN_FAILED)
     except Exception as error:  # noqa: BLE001 - this is the top of a process
-        return failed(error)
+        if isinstance(error, TestbedError) or not unanswered():
+            return failed(error)
+        code = _INTERRUPTED
     if code == _INTERRUPTED:
         print("interrupted", file=sys.stderr)
         return ExitCode.RUN_FAILED

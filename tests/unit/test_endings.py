@@ -154,6 +154,29 @@ def test_ctrl_c_while_everything_is_imported_is_one_word(moment: str) -> None:
     assert (done.returncode, done.stderr) == (ExitCode.RUN_FAILED, "interrupted\n")
 
 
+def test_what_a_library_makes_of_an_interrupt_is_an_interrupt() -> None:
+    """As pydantic does, which is written in another language: it tells nothing of the exception that it had."""
+    program = (
+        "import os, signal, sys, time\n"
+        "from testbed.__main__ import main\n"
+        "import testbed.cli\n"
+        "def library(**_):\n"
+        "    made = None\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        time.sleep(30)\n"
+        "    except KeyboardInterrupt:\n"
+        "        made = ValueError('KeyboardInterrupt: ')\n"
+        "    raise made\n"
+        "testbed.cli.app = library\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (ExitCode.RUN_FAILED, "interrupted\n")
+
+
 def swallowed() -> None:
     """What `except:` around something long does to one interrupt."""
     with contextlib.suppress(BaseException):

@@ -169,6 +169,7 @@ def test_progress_is_told() -> None:
 INTERRUPTED = """
 import os, signal, sys, threading
 from ortools.sat.python import cp_model
+from testbed.interrupts import persistent_interrupts
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import uniform
 from testbed.search.list_scheduler import list_schedule
@@ -195,7 +196,8 @@ def progress(standing):
         interrupt()
 
 cp_model.CpSolver.solve = solving
-solution = solve(problem, list_schedule(problem), time_limit_s=600, relative_gap=0.0, progress=progress)
+with persistent_interrupts():  # as every command has them: what calls back may swallow one
+    solution = solve(problem, list_schedule(problem), time_limit_s=600, relative_gap=0.0, progress=progress)
 assert sent.is_set()
 assert solution.proof.status == "interrupted", solution.proof
 assert any(standing.interrupted for standing in told)

@@ -161,7 +161,7 @@ def test_who_goes_takes_the_copy_along_and_leaves_the_guest(kept: Kept, number: 
         _, said = process.communicate(timeout=30)
         if number != signal.SIGKILL:
             assert process.returncode == ExitCode.RUN_FAILED
-            assert said.strip().endswith("error: interrupted")
+            assert said.strip().endswith("interrupted")
             assert (kept.place / name / "manifest.json").is_file()
             assert not list((kept.place / name).rglob(".*.partial*")), "a file that was being written is left"
         wait_until(lambda: kept.guest("status")["running"] == 0, "a copy goes on", 30)
