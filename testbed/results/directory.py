@@ -6,7 +6,6 @@ at its end every table is written once, and the parts are removed. So a run of m
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections import Counter
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from testbed.files import saving
+from testbed.files import indented_json, saving
 from testbed.judge import numerics
 from testbed.judge.fidelity import NetworkEvidence
 from testbed.judge.iterations import IterationRow
@@ -174,7 +173,7 @@ class ResultsWriter:
     def save_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Write one JSON document, complete or not at all."""
         with saving(self.directory / name) as partial:
-            partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+            partial.write_text(indented_json(document) + "\n", encoding="utf-8")
 
 
 def parameter_table(schedule: str, job: int, fingerprints: Sequence[Fingerprint | Expected]) -> pa.Table:

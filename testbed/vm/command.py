@@ -14,7 +14,7 @@ from typing import Any
 
 from testbed import source
 from testbed.errors import MachineLacks, listed
-from testbed.files import saving
+from testbed.files import indented_json, saving
 from testbed.lab import capabilities, privileges
 from testbed.lab.privileges import Privilege
 from testbed.lab.shaping import AUTO, RELAY
@@ -183,4 +183,4 @@ def _sign(manifest: Path, started: str, copy: int | None) -> None:
     if copy is not None:
         document["kept_guest"] = {"copy": copy}
     with saving(manifest) as partial:
-        partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        partial.write_text(indented_json(document) + "\n", encoding="utf-8")
