@@ -22,21 +22,22 @@ demo: setup
 	fi; \
 	$(TESTBED) run topologies/two-dc-longhaul.yaml workloads/tiny-gpt-pp4.yaml --out results/demo --overwrite "$$@"
 
-# Those that measure in real time run alone, after all others. Tests of labs wait often, for real time to pass: two
-# processes more than there are cores. Hundreds of processes import what is here: its bytecode is kept, even where a
-# machine's environment says otherwise.
+LINT = $(VENV)/bin/ruff check --quiet . && $(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/mypy --no-error-summary
+
+# Tests that measure in real time run alone, after all others. Tests of labs wait often, for real time to pass: two
+# processes more than there are cores; lint, which has one, beside them. Hundreds of processes import what is here: its
+# bytecode is kept, even where a machine's environment says otherwise.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: setup lint kernel
-	@status=0; \
+test: setup kernel
+	@status=0; { $(LINT); } >$(VENV)/.lint 2>&1 & lint=$$!; \
 	$(VENV)/bin/python -m pytest tests/vm tests/lab tests/conformance tests/unit -m "not alone" \
 		--numprocesses $$(($$(nproc) + 2)) --maxprocesses 8 --dist loadfile --no-loadscope-reorder || status=1; \
+	wait $$lint || status=1; cat $(VENV)/.lint; \
 	$(VENV)/bin/python -m pytest tests/vm tests/lab -m alone || status=1; \
 	exit $$status
 
 lint: setup
-	$(VENV)/bin/ruff check --quiet .
-	$(VENV)/bin/ruff format --check --quiet .
-	$(VENV)/bin/mypy --no-error-summary
+	@$(LINT)
 
 # the documentation as a site, in site/
 docs: setup
