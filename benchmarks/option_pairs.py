@@ -1,7 +1,7 @@
 """Every option beside every other one: plans that cover all pairs of them, measured on the virtual clock.
 
     python benchmarks/option_pairs.py [--later] [--plans 117] [--first 0] [--seed 1] [--schedules 3] [--per-boot 12]
-        [--recorded] [--out DIR]
+        [--light] [--recorded] [--out DIR]
 
 A covering array over the options of topology, workload and command: each pair of values that may stand together does
 so in a plan. Numbers (delays, rates, slots, sizes) are drawn by seed, as is the array: another seed gives other plans.
@@ -54,6 +54,7 @@ from testbed.cli.plan import PlanOptions, enforced, scheduled_and_routed
 from testbed.errors import ExitCode
 from testbed.plan.plan import Clock, Plan
 from testbed.planning import resolve
+from testbed.planning.light import lighter
 from testbed.vm import command
 
 TARGET = 0.0005
@@ -181,9 +182,10 @@ def refusals() -> Claim:
     return each(claim, len(wrong), len(rows), unit="pairs")
 
 
-def training(cell: Cell, seed: int, schedules: int, out: Path) -> command.GuestTraining:
+def training(cell: Cell, out: Path, *, seed: int, schedules: int, light: bool) -> command.GuestTraining:
     """A cell as files and plan, and where its run goes. Raises BadInput."""
-    return command.GuestTraining(plan_of(cell, seed, schedules, out), out / name_of(cell), cell.options["shaper"])
+    plan = plan_of(cell, seed, schedules, out)
+    return command.GuestTraining(lighter(plan)[0] if light else plan, out / name_of(cell), cell.options["shaper"])
 
 
 def name_of(cell: Cell) -> str:
@@ -265,9 +267,12 @@ def main() -> int:
     options.add_drawn(parser, "option-pairs", plans=117, per_boot=12)
     parser.add_argument("--schedules", type=int, default=3, help="per plan, the row's own one among them")
     parser.add_argument("--later", action="store_true", help="pairs with an option that was built later")
+    parser.add_argument("--light", action="store_true", help="light models, with the same messages and times")
     asked = parser.parse_args()
     chosen = cells(asked.seed, asked.plans, asked.first, later=asked.later)
-    taken = boots.take(asked, {name_of(cell): partial(training, cell, asked.seed, asked.schedules) for cell in chosen})
+    taken = boots.take(
+        asked, {name_of(cell): partial(training, cell, asked.seed, asked.schedules, asked.light) for cell in chosen}
+    )
     report.show_worst(taken, most=10)
     claims = claims_of(taken, chosen)
     if asked.later:
