@@ -182,7 +182,7 @@ def refusals() -> Claim:
     return each(claim, len(wrong), len(rows), unit="pairs")
 
 
-def training(cell: Cell, out: Path, *, seed: int, schedules: int, light: bool) -> command.GuestTraining:
+def training(cell: Cell, seed: int, schedules: int, light: bool, out: Path) -> command.GuestTraining:
     """A cell as files and plan, and where its run goes. Raises BadInput."""
     plan = plan_of(cell, seed, schedules, out)
     return command.GuestTraining(lighter(plan)[0] if light else plan, out / name_of(cell), cell.options["shaper"])
