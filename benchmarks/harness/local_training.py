@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import RankBytes
@@ -28,6 +29,8 @@ from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTas
 from testbed.train.launcher import Launcher
 from testbed.train.protocol import WorkerPlace, WorldSpec
 from testbed.train.reference import Reference
+
+torch.set_num_threads(1)  # models are small: a second thread only spins, beside whoever else is at work
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 """Relative, of losses, gradients and their norms."""
