@@ -78,6 +78,21 @@ class Kept:
         assert code == ExitCode.OK, said
         return said
 
+    def boots_its_own(self, name: str, *more: str, **environment: str) -> list[str]:
+        """What a run says before it says that it boots a guest; it is ended then: `booted` shows what comes of one."""
+        process = self.begun(*self.run(name, *more), environment=environment)
+        try:
+            assert process.stderr is not None
+            said: list[str] = []
+            for line in process.stderr:
+                if line.startswith("booting "):
+                    return said
+                said.append(line)
+            raise AssertionError("".join(said))
+        finally:
+            process.kill()
+            process.communicate(timeout=LIMIT_S)
+
     def copy(self, name: str) -> int | None:
         """The how many-th copy a run was measured in."""
         manifest = json.loads((self.place / name / "manifest.json").read_text())
@@ -110,12 +125,16 @@ class Kept:
 @pytest.fixture(scope="module")
 def kept(time_travel_kernel: kernel.Kernel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     made = Kept(tmp_path_factory.mktemp("kept"))
-    made.guest("start", "--quiet")
+    keeper = made.guest("start", "--quiet")["process"]
+    below = {keeper, *descendants(keeper)}
     try:
         made.measured("booted", **{VARIABLE: "no"})
         yield made
     finally:
-        made.called("guest", "stop")
+        code, out, said = made.called("guest", "stop", "--json")
+    assert (code, json.loads(out)) == (ExitCode.OK, {"stopped": True}), said
+    wait_until_gone(below)
+    assert made.guest("status") == {"kept": False}
 
 
 def parent(pid: int) -> int:
@@ -135,69 +154,45 @@ def copies_below(process: int) -> Mapping[int, str]:
     return found
 
 
-def test_copies_give_the_nanoseconds_of_a_boot(kept: Kept) -> None:
+def test_copies_give_the_nanoseconds_of_a_boot_one_alone_and_two_at_once(kept: Kept) -> None:
     assert kept.copy("booted") is None
     first = kept.guest("status")["copies"]
-    for number in (1, 2):
-        assert kept.measured(f"copy-{number}") == ""
-        assert kept.copy(f"copy-{number}") == first + number
-        assert kept.times(f"copy-{number}") == kept.times("booted")
-
-
-def test_two_at_once_have_a_copy_each(kept: Kept) -> None:
+    assert kept.measured("alone") == ""
+    assert kept.copy("alone") == first + 1
     both = [kept.begun(*kept.run(f"both-{n}", "--quiet")) for n in range(2)]
     for process in both:
         _, said = process.communicate(timeout=LIMIT_S)
-        assert process.returncode == ExitCode.OK, said
-    assert kept.copy("both-0") != kept.copy("both-1")
-    assert kept.times("both-0") == kept.times("both-1") == kept.times("booted")
+        assert (process.returncode, said) == (ExitCode.OK, "")
+    assert {kept.copy("both-0"), kept.copy("both-1")} == {first + 2, first + 3}
+    for name in ("alone", "both-0", "both-1"):
+        assert kept.times(name) == kept.times("booted")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_who_goes_takes_the_copy_along_and_leaves_the_guest(kept: Kept, number: signal.Signals) -> None:
-    name, before = f"ended-{number.name}", kept.guest("status")
-    with kept.training(name) as process:
-        process.send_signal(number)
-        _, said = process.communicate(timeout=30)
-        if number != signal.SIGKILL:
-            assert process.returncode == ExitCode.RUN_FAILED
-            assert said.strip().endswith("interrupted")
-            assert (kept.place / name / "manifest.json").is_file()
-            assert not list((kept.place / name).rglob(".*.partial*")), "a file that was being written is left"
-        wait_until(lambda: kept.guest("status")["running"] == 0, "a copy goes on", 30)
-    after = kept.guest("status")
-    assert after["process"] == before["process"]
-    assert len(copies_below(after["process"])) == 1
+def test_who_goes_takes_the_copy_along_and_leaves_the_guest_as_does_a_copy_that_dies(kept: Kept) -> None:
+    before = kept.guest("status")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        name = f"ended-{number.name}"
+        with kept.training(name) as process:
+            process.send_signal(number)
+            _, said = process.communicate(timeout=30)
+            if number != signal.SIGKILL:
+                assert process.returncode == ExitCode.RUN_FAILED
+                assert said.strip().endswith("interrupted")
+                assert (kept.place / name / "manifest.json").is_file()
+                assert not list((kept.place / name).rglob(".*.partial*")), "a file that was being written is left"
+            wait_until(lambda: len(copies_below(before["process"])) == 1, "a copy goes on", 30)
+        after = kept.guest("status")
+        assert (after["process"], after["running"]) == (before["process"], 0)
     wait_until_removed(lambda: Path("/dev/shm").glob("testbed-guest-*"), LIMIT_S)
-    kept.measured(f"after-{number.name}")
-    assert kept.times(f"after-{number.name}") == kept.times("booted")
-
-
-def test_a_copy_that_dies_is_an_error_and_no_harm_to_the_guest(kept: Kept) -> None:
-    keeper = kept.guest("status")["process"]
-    (original,) = copies_below(keeper)
+    (original,) = copies_below(before["process"])
     with kept.training("dead") as process:
-        (copy,) = set(copies_below(keeper)) - {original}
+        (copy,) = set(copies_below(before["process"])) - {original}
         os.kill(copy, signal.SIGKILL)
         _, said = process.communicate(timeout=30)
     assert process.returncode == ExitCode.RUN_FAILED
     assert "error: the guest's kernel ended before its work did" in said
-    kept.measured("after-dead")
-    assert kept.times("after-dead") == kept.times("booted")
-
-
-def test_a_guest_that_is_stopped_before_it_answers_is_ended(tmp_path: Path, time_travel_kernel: kernel.Kernel) -> None:
-    own = Kept(tmp_path)
-    keeper = own.guest("start", "--quiet")["process"]
-    below = descendants(keeper)
-    (init,) = [pid for pid in below if parent(pid) == keeper]
-    for pid in below - {init}:
-        os.kill(pid, signal.SIGSTOP)
-    code, _, said = own.called(*own.run("stopped", "--quiet"))
-    assert code == ExitCode.RUN_FAILED
-    assert "the kept guest did not answer within 5 s: it is ended" in said
-    wait_until_gone({keeper, *below})
-    assert own.guest("status") == {"kept": False}
+    kept.measured("after")
+    assert kept.times("after") == kept.times("booted")
 
 
 def test_another_seed_source_or_directory_boots_its_own(kept: Kept, tmp_path: Path) -> None:
@@ -209,37 +204,42 @@ def test_another_seed_source_or_directory_boots_its_own(kept: Kept, tmp_path: Pa
         ("changed", (), {"PYTHONPATH": str(tmp_path)}, "the source has changed"),
         ("shown", ("--show", "/usr/share"), {}, "a directory is shown"),
     ):
-        said = kept.measured(name, *words, **environment)
-        assert said == f"the kept guest is not used: {why}\n"
-        assert kept.copy(name) is None
+        assert kept.boots_its_own(name, *words, **environment) == [f"the kept guest is not used: {why}\n"]
 
 
-def test_it_ends_when_told_to_or_idle_or_without_its_socket(tmp_path: Path, time_travel_kernel: kernel.Kernel) -> None:
+def test_it_ends_when_idle_or_without_its_socket(tmp_path: Path, time_travel_kernel: kernel.Kernel) -> None:
+    """When told to: at the end of each test that keeps one for itself alone."""
     own = Kept(tmp_path)
     assert own.guest("stop") == {"stopped": False}
-    for how in ("stop", "idle", "socket"):
+    for how in ("idle", "socket"):
         status = own.guest("start", "--quiet", "--idle", "1 s" if how == "idle" else "600 s")
         below = {status["process"], *descendants(status["process"])}
-        if how == "stop":
-            assert own.guest("stop") == {"stopped": True}
-        elif how == "socket":
+        if how == "socket":
             (tmp_path / "runtime/testbed-guest" / SOCKET).unlink()
         wait_until_gone(below)
         assert own.guest("status") == {"kept": False}
 
 
-def test_a_guest_that_is_ended_ends_its_copies(tmp_path: Path, time_travel_kernel: kernel.Kernel) -> None:
+def test_a_guest_that_does_not_answer_is_ended_and_ends_its_copies(
+    tmp_path: Path, time_travel_kernel: kernel.Kernel
+) -> None:
     own = Kept(tmp_path)
     keeper = own.guest("start", "--quiet")["process"]
     below = descendants(keeper)
-    with own.training("orphan") as process:
-        os.kill(keeper, signal.SIGKILL)
-        _, said = process.communicate(timeout=30)
-    assert process.returncode == ExitCode.RUN_FAILED
+    (init,) = [pid for pid in below if parent(pid) == keeper]
+    with own.training("orphan") as orphan:
+        copied = descendants(keeper)
+        for pid in below - {init}:
+            os.kill(pid, signal.SIGSTOP)
+        code, _, said = own.called(*own.run("stopped", "--quiet"))
+        assert code == ExitCode.RUN_FAILED
+        assert "the kept guest did not answer within 5 s: it is ended" in said
+        _, said = orphan.communicate(timeout=30)
+    assert orphan.returncode == ExitCode.RUN_FAILED
     assert "it was a copy of the kept guest, which has ended" in said
-    wait_until_gone(below)
-    assert own.measured("alone") == ""
-    assert own.copy("alone") is None
+    wait_until_gone({keeper, *below, *copied})
+    assert own.guest("status") == {"kept": False}
+    assert own.boots_its_own("alone") == []
 
 
 def test_a_user_has_a_guest_of_their_own(kept: Kept, tmp_path: Path, time_travel_kernel: kernel.Kernel) -> None:
