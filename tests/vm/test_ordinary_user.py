@@ -57,18 +57,22 @@ def readable(kernel_: kernel.Kernel, files: Path) -> list[str]:
     return before
 
 
-def test_a_user_and_a_containers_root_get_the_nanoseconds_of_root(
+def test_a_user_a_containers_root_and_a_plain_process_get_the_nanoseconds_of_root(
     time_travel_kernel: kernel.Kernel, files: Path
 ) -> None:
-    ways = {"root": [], "user": readable(time_travel_kernel, files), "container": as_container()}
+    """A plain process is a user's without user namespaces."""
+    user = readable(time_travel_kernel, files)
+    ways = {"root": [], "user": user, "container": as_container(), "plain": [*user, *without_user_namespaces()]}
     files.chmod(0o777)
     for name, before in ways.items():
         done = call(before, files, name)
         assert done.returncode == ExitCode.OK, (name, done.stderr)
-    for name in ("user", "container"):
+    for name in ("user", "container", "plain"):
         for file in COMPARED:
             assert (files / name / file).read_bytes() == (files / "root" / file).read_bytes(), (name, file)
-    assert (files / "user/comparison.json").stat().st_uid == UID
+    for name in ("user", "plain"):
+        assert (files / name / "comparison.json").stat().st_uid == UID
+    wait_until_removed(directories, LIMIT_S)
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -107,20 +111,6 @@ def test_an_interrupt_ends_a_plain_process_in_time(
     finally:
         process.kill()
         process.wait()
-
-
-def test_without_user_namespaces_a_plain_process_has_the_nanoseconds_of_root(
-    time_travel_kernel: kernel.Kernel, files: Path
-) -> None:
-    plain = [*readable(time_travel_kernel, files), *without_user_namespaces()]
-    files.chmod(0o777)
-    for name, before in {"root": [], "plain": plain}.items():
-        done = call(before, files, name)
-        assert done.returncode == ExitCode.OK, (name, done.stderr)
-    for file in COMPARED:
-        assert (files / "plain" / file).read_bytes() == (files / "root" / file).read_bytes(), file
-    assert (files / "plain/comparison.json").stat().st_uid == UID
-    wait_until_removed(directories, LIMIT_S)
 
 
 def test_a_filter_that_forbids_fixed_addresses_is_named(time_travel_kernel: kernel.Kernel, files: Path) -> None:
