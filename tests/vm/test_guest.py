@@ -221,8 +221,10 @@ def test_the_packaged_kernel_runs_the_same_command(
     packaged_machine: guest_machine.GuestMachine, tmp_path: Path
 ) -> None:
     slow = "--set=topology.links=[{between: [paris, warsaw], fibre: 2000 km, rate: 100 Mbit/s}]"
-    words = ("--vm", "--schedule", "1f1b", "--set=microbatches=2", "--set=message=100 kB", "--iterations=1", "--json")
-    words += ("--set=warmup=1", "--set=model={kind: linear, layers: 4, d_model: 8, sequence: 8}", "--no-picture")
+    words = (
+        *("--vm", "--schedule", "1f1b", "--set=microbatches=2", "--set=message=100 kB", "--iterations=1", "--json"),
+        *("--set=warmup=1", "--set=model={kind: linear, layers: 4, d_model: 8, sequence: 8}", "--no-picture"),
+    )
     code, out, err = finished(started(*words, slow, "--out", str(tmp_path / "out")))
     assert "training 1f1b" in err or "the links are not as asked" in err, err  # live output, from inside
     if code == 4 and "the links are not as asked (netem" in err:
