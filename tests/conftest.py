@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from boot_shares import boot_of, shares_a_boot
 from hypothesis import HealthCheck, settings
 
 from testbed.vm.kept_guest import VARIABLE
@@ -28,19 +27,15 @@ os.environ[VARIABLE] = "no"  # a guest that somebody keeps here is no matter of 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    """`--dist loadfile`, but files whose plans share a boot (vm/one_boot.py) go to one process together."""
+    """`--dist loadfile`, but files whose plans share a boot (vm/one_boot.py) go to one process for each boot."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class LoadBootScheduling(LoadFileScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "one boot" if shares_a_boot(config.rootpath / file) else file
+            file: str = super()._split_scope(nodeid)
+            path = config.rootpath / file
+            return f"boot {boot_of(path)}" if shares_a_boot(path) else file
 
     return LoadBootScheduling(config, log)
-
-
-@cache
-def shares_a_boot(file: Path) -> bool:
-    return "\nfrom one_boot import " in file.read_text(encoding="utf-8")

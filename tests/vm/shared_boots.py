@@ -1,7 +1,7 @@
 """Boots that all test processes share: each is made by whoever needs it first, and the others read what came of it.
 
-Files that want plans measured are dealt out to as many boots as there are test processes. Who needs one that another
-process makes just now makes one that nobody has yet, and then waits.
+Files that want plans measured are dealt out to a few boots (boot_shares.py), and test processes have the files of one
+boot each. Who needs one that another process makes just now makes one that nobody has yet, and then waits.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
+from boot_shares import BOOTS, boot_of
 from filelock import FileLock, Timeout
 from one_boot import DEADLINE_S, Asked, Measured, train
 
@@ -24,8 +25,10 @@ class SharedBoots:
 
     def __init__(self, place: Path, modules: Sequence[ModuleType], processes: int) -> None:
         """`place` is a directory of all test processes of the session."""
-        self._place, count = place, max(1, min(processes, len(modules)))
-        self._files = [modules[number::count] for number in range(count)]
+        self._place, count = place, min(processes, BOOTS)
+        numbers = {module: boot_of(Path(str(module.__file__))) % count for module in modules}
+        dealt = ([module for module in modules if numbers[module] == number] for number in range(count))
+        self._files = [files for files in dealt if files]
 
     def measured(self, module: ModuleType) -> dict[str, Measured]:
         """What came of the plans that a file asked for, by its names. Raises AssertionError where its boot failed."""
