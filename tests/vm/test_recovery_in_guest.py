@@ -46,6 +46,8 @@ THREE = (
     "data_parallel={algorithm: hierarchical, chunks: 3, replicas: [[warsaw/2, paris/2], [paris/1, warsaw/1]]}",
 )
 """Copies of shards cross the link, and what is cut anew does."""
+WIDE: dict[str, Any] = {"settings": ("microbatches=4", "model={kind: linear, layers: 4, d_model: 64, sequence: 8}")}
+"""Its state follows from the model, and is more than 100 kB."""
 NAMES = ["pipeline", "replicas", "tensor", "while saving"]
 OF_MEMORY = [
     "neighbour",
@@ -73,7 +75,9 @@ def asked(place: Path) -> dict[str, Asked]:
         "tensor": Asked(planned(place, NETWORK, JOB, *words("rank 1 at 1.3 s", settings=TENSOR))),
         # the first checkpoint is never whole: everything is trained again
         "while saving": Asked(planned(place, NETWORK, JOB, *words("rank 1 at 1.2 s", save="800 ms"))),
-        "neighbour": Asked(planned(place, NETWORK, JOB, *words("rank 2 at 1.5 s", to="neighbour"))),
+        "neighbour": Asked(
+            planned(place, NETWORK, JOB, *words("rank 2 at 1.5 s", to="neighbour", **WIDE)), light=False
+        ),
         "streams": Asked(
             planned(
                 place,
@@ -99,7 +103,8 @@ def asked(place: Path) -> dict[str, Asked]:
         ),
         # the other one's neighbour fails while its memory is not there again: everything is trained again
         "both holders": Asked(
-            planned(place, NETWORK, JOB, *words("rank 1 at 1.5 s", "rank 2 at 2.5 s", to="neighbour"))
+            planned(place, NETWORK, JOB, *words("rank 1 at 1.5 s", "rank 2 at 2.5 s", to="neighbour", **WIDE)),
+            light=False,
         ),
         # the first checkpoint is whole, the second one is broken off while states are on the link
         "while sending": Asked(
@@ -149,7 +154,9 @@ def asked(place: Path) -> dict[str, Asked]:
             )
         ),
         "cut off": Asked(
-            planned(place, NETWORK, JOB, *words(CUT.format("1.5 s"), to="neighbour,notice=400 ms")), shaper="relay"
+            planned(place, NETWORK, JOB, *words(CUT.format("1.5 s"), to="neighbour,notice=400 ms", **WIDE)),
+            shaper="relay",
+            light=False,
         ),
         "cut off while sending": Asked(
             planned(
