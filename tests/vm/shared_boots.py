@@ -62,7 +62,7 @@ class SharedBoots:
             for module in modules:
                 (own := directory / module.__name__).mkdir()
                 asked |= {f"{module.__name__}: {name}": one for name, one in module.asked(own).items()}
-            found = train(directory, asked)
+            found = train(directory, dict(sorted(asked.items(), key=lambda item: _lab_and_jobs(item[1]))))
             ended = {
                 "names": list(found),
                 "documents": [one.document for one in found.values()],
@@ -84,3 +84,10 @@ class SharedBoots:
                 plan = file.read(directory / f"{place}.plan.json")
                 found[key.removeprefix(f"{name}: ")] = Measured(plan, document, directory / str(place), said)
         return found
+
+
+def _lab_and_jobs(asked: Asked) -> str:
+    """The same for plans that can have one lab one after another (session/standing_lab.py), if they are neighbours."""
+    plan = asked.trained
+    lab = asked.shaper, plan.transport, plan.network.nodes, plan.network.switches, plan.network.limits
+    return repr((*lab, [(job.name, job.mesh, job.nodes, job.workload) for job in plan.jobs]))
