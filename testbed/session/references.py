@@ -1,7 +1,7 @@
 """The trainings in one process that the schedules of a plan are held against: trained while the lab is built.
 
 In a boot of many plans a training that one of them has asked for already is not trained again: a study's cells differ
-in their links, not in their models, and half of the time to build a lab went into it.
+in their links, slots or messages, not in their models, and half of the time to build a lab went into it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from testbed.goodput.elastic_training import elastic_training
 from testbed.plan.events import trained, trainings
 from testbed.plan.plan import Job, Plan
 from testbed.session import deadlines
+from testbed.spec.workload import Workload
 from testbed.thresholds import COMPARED_ITERATIONS
 from testbed.train.assignment import ReferenceOutcome
 from testbed.train.launcher import Launcher
@@ -73,8 +74,15 @@ def _request(plan: Plan, job: Job) -> TrainReference:
 
 
 def _name(request: TrainReference) -> str:
-    """Equal for equal requests only; two that are equal may have two."""
-    return hashlib.sha256(pickle.dumps(request)).hexdigest()
+    """Equal for equal trainings only, whatever else is asked of a job; two that are equal may have two."""
+    asked = request.iterations, request.lasts, request.resized, request.replicas
+    return hashlib.sha256(pickle.dumps((trained_from(request.workload), asked))).hexdigest()
+
+
+def trained_from(workload: Workload) -> tuple[object, ...]:
+    """All of a job that its training in one process looks at: model, batch, seed and optimizer."""
+    batch = workload.microbatches, workload.microbatch_size, workload.parallelism.data
+    return workload.model, *batch, workload.seed, workload.optimizer
 
 
 def _read(file: Path) -> ReferenceOutcome:

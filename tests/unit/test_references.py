@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import generate, load_plan, with_cases
-from testbed.session.references import References
+from testbed.session.references import References, all_kept
+from testbed.spec import Workload
 from testbed.spec.choice import ScheduleChoice
 from testbed.train.assignment import ReferenceOutcome
+from testbed.train.data import load_corpus
 from testbed.train.launcher import Launcher
 from testbed.train.projections import projections
+from testbed.train.protocol import TrainReference
+from testbed.train.reference import train_reference
 
 torch = pytest.importorskip("torch")
 
@@ -43,9 +49,58 @@ def test_a_job_that_was_trained_in_this_boot_is_not_trained_again_and_another_on
     on_another_link, again = reference(plan_of("topology.links.0.delay=33 ms"), tmp_path)
     assert not again
     assert on_another_link == first
+    as_much = (
+        "message=3 MB",
+        "pacing.F=7 ms",
+        "memory=2",
+        "streams=3",
+        "receives=late",
+        "name=other",
+        "recompute=true",
+    )
+    in_another_lab, again = reference(plan_of(*as_much), tmp_path)
+    assert not again
+    assert in_another_lab == first
     other, of_its_own = reference(plan_of("seed=2"), tmp_path)
     assert of_its_own
     assert other.losses != first.losses
+
+
+OTHERS = (
+    *("microbatches=3", "microbatch_size=2", "model.layers=8", "model.dtype=float64", "iterations=2"),
+    *("optimizer.kind=sgd", "optimizer.learning_rate=0.01", "parallelism={pipeline: 2, data: 2}"),
+)
+
+
+def test_every_other_training_has_a_file_of_its_own(tmp_path: Path) -> None:
+    for settings in [(), *((setting,) for setting in OTHERS)]:
+        assert not all_kept(plan_of(*settings), tmp_path), settings
+        References(plan_of(*settings), [_Asked()], tmp_path).outcomes()
+        assert all_kept(plan_of(*settings), tmp_path), settings
+    assert len(list(tmp_path.iterdir())) == 1 + len(OTHERS)
+
+
+class _Asked(Launcher):
+    """A fork server's, that is told nothing: who asks for a training has an empty one."""
+
+    def __init__(self) -> None:
+        pass
+
+    def ask_for_reference(self, request: TrainReference) -> None:
+        pass
+
+    def reference(self) -> ReferenceOutcome:
+        return ReferenceOutcome()
+
+
+def test_a_training_in_one_process_looks_at_nothing_that_its_file_is_not_named_by() -> None:
+    """Whatever else a workload has is not there to be looked at."""
+    workload = plan_of("iterations=2").jobs[0].workload
+    named = {name: getattr(workload, name) for name in ("name", "model", "microbatches", "microbatch_size", "seed")}
+    bare = SimpleNamespace(**named, optimizer=workload.optimizer, parallelism=SimpleNamespace(data=1))
+    corpus = load_corpus()
+    trained = train_reference(cast(Workload, bare), corpus, 2, (1,), resized=True)
+    assert trained.losses == train_reference(workload, corpus, 2, (1,), resized=True).losses
 
 
 def test_a_reference_knows_what_rounding_does_to_its_training(tmp_path: Path) -> None:

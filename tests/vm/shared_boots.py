@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from one_boot import DEADLINE_S, Asked, Measured, train
 
 from testbed.planning import file
+from testbed.session.references import trained_from
 
 _ENDED = "ended.json"
 
@@ -90,4 +91,4 @@ def _lab_and_jobs(asked: Asked) -> str:
     """The same for plans that can have one lab one after another (session/standing_lab.py), if they are neighbours."""
     plan = asked.trained
     lab = asked.shaper, plan.transport, plan.network.nodes, plan.network.switches, plan.network.limits
-    return repr((*lab, [(job.name, job.mesh, job.nodes, job.workload) for job in plan.jobs]))
+    return repr((*lab, [(job.name, job.mesh, job.nodes, trained_from(job.workload)) for job in plan.jobs]))
