@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.spec.model import ModelSpec
 
@@ -10,6 +10,23 @@ if TYPE_CHECKING:
     import torch
 
     from testbed.train.data import Corpus
+
+
+VOCABULARY = 256
+"""Byte values."""
+INDEX_BYTES = 8
+"""Of a token, as torch counts."""
+LOSS_BYTES = 16
+"""Of the loss and what its mean is taken over."""
+
+
+class MicrobatchBytes(NamedTuple):
+    """Bytes of one microbatch on one stage."""
+
+    after_forward: float
+    """What the backward needs."""
+    after_input_gradient: float
+    """What the weight gradient needs."""
 
 
 class ByteModel(ModelSpec):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field, model_validator
 
 from testbed.spec.document import FieldError
-from testbed.train.byte_model import ByteModel
-from testbed.train.gpt_memory import VOCABULARY, MicrobatchBytes, StageShape, kept
+from testbed.train.byte_model import VOCABULARY, ByteModel, MicrobatchBytes
+from testbed.train.gpt_memory import StageShape, kept
 
 if TYPE_CHECKING:
     from torch import nn

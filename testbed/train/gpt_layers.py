@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from testbed.train.gpt_memory import VOCABULARY
+from testbed.train.byte_model import VOCABULARY
 from testbed.train.tensor import TensorShare
 
 _INIT_STD = 0.02

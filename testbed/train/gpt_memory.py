@@ -4,21 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-VOCABULARY = 256
-"""Byte values."""
-INDEX_BYTES = 8
-"""Of a token, as torch counts."""
-LOSS_BYTES = 16
-"""Of the loss and what its mean is taken over."""
-
-
-class MicrobatchBytes(NamedTuple):
-    """Bytes of one microbatch on one stage."""
-
-    after_forward: float
-    """What the backward needs."""
-    after_input_gradient: float
-    """What the weight gradient needs."""
+from testbed.train.byte_model import INDEX_BYTES, LOSS_BYTES, VOCABULARY, MicrobatchBytes
 
 
 class StageShape(NamedTuple):

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from testbed.train.byte_model import ByteModel
-from testbed.train.gpt_memory import INDEX_BYTES, LOSS_BYTES, VOCABULARY, MicrobatchBytes
+from testbed.train.byte_model import INDEX_BYTES, LOSS_BYTES, VOCABULARY, ByteModel, MicrobatchBytes
 
 if TYPE_CHECKING:
     from torch import nn

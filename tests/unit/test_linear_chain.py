@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from testbed.pipeline.ir import WHOLE
+from testbed.train.byte_model import INDEX_BYTES
 from testbed.train.data import load_corpus
-from testbed.train.gpt_memory import INDEX_BYTES
 from testbed.train.linear import LinearChain
 from testbed.train.stage import Stage
 from testbed.train.tensor_memory import in_flight, tensor_bytes
