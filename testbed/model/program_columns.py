@@ -195,7 +195,10 @@ class ProgramColumns:
         return RowNames(owner[:, 0], owner[:, 1], owner[:, 2], messages)
 
     def program(self, problem: Problem) -> Program:
-        """All of it as arrays, for jobs on the network of `problem`."""
+        """All of it as arrays, for jobs on the network of `problem`.
+
+        Always of the same types, as what is compiled is compiled anew for others: a number of bytes may be an int.
+        """
         counts = np.array([group.size for group in self.groups], np.int64)
         return Program(
             **self._ranks(),
@@ -203,12 +206,12 @@ class ProgramColumns:
             **self._messages(counts),
             **self._routes_and_queues(counts, problem.streams),
             **self._gradients(),
-            exchange_handover_s=problem.handover_s,
-            exchange_notice_bytes=problem.exchange_notice.there,
-            exchange_notice_acks_bytes=problem.exchange_notice.acks,
-            wake_s=problem.wake_s,
-            unnoticed_wait_s=problem.unnoticed_wait_s,
-            stamped=problem.stamped,
+            exchange_handover_s=float(problem.handover_s),
+            exchange_notice_bytes=float(problem.exchange_notice.there),
+            exchange_notice_acks_bytes=float(problem.exchange_notice.acks),
+            wake_s=float(problem.wake_s),
+            unnoticed_wait_s=float(problem.unnoticed_wait_s),
+            stamped=bool(problem.stamped),
             delay_s=np.array([link.delay_s for link in problem.links], dtype=np.float64),
             seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
             **self._changes(problem),

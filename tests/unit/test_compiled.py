@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from types import FunctionType
 from typing import get_args
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import QUICK, in_packets, quick, with_collectives
+from numba import typeof
 
 from testbed.model import machine_code, network
 from testbed.model.bubble import time_by_cause
@@ -30,8 +32,9 @@ from testbed.model.simulate import DeadlockError, jobs_in_ticks, makespan, run, 
 from testbed.pipeline.action_columns import columns, rows_of
 from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import Schedule, parse_action
+from testbed.pipeline.link import LinkCost
 from testbed.pipeline.placement import Placement, stage_to_rank
-from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.problem import Problem, Transfer, uniform
 from testbed.pipeline.ticks import in_ticks
 from testbed.pipeline.validate import validate
 from testbed.schedule.greedy import greedy_actions, greedy_rows
@@ -153,6 +156,22 @@ def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receive
         assert np.array_equal(plain, fast, equal_nan=True)
     simulated = simulate(problem, schedule, receives=receives)
     assert tick * last_end(program, compiled) == pytest.approx(simulated.makespans()[0], rel=1e-8)
+
+
+def test_a_program_has_the_same_types_whatever_its_problem_counts_in() -> None:
+    """For other types machine code is made anew, which takes 20 s, and in guests each time, as they keep none."""
+    first, schedule = uniform(2, 2, delay_s=2.0, wire_s=0.5), quick("1f1b", uniform(2, 2))
+    numbers = {field.name: 0 for field in fields(first) if isinstance(getattr(first, field.name), float)}
+    assert {"handover_s", "wake_s", "unnoticed_wait_s"} <= numbers.keys()
+    whole = replace(first, **numbers, exchange_notice=Transfer(66, 54), links=tuple(_whole(first.links)))  # type: ignore[arg-type]
+    programs = (lower([Load(problem, schedule, 0, "early")])[0] for problem in (first, whole))
+    wanted, got = map(typeof, programs)
+    assert got == wanted
+
+
+def _whole(links: Iterable[LinkCost]) -> Iterator[LinkCost]:
+    """Links that count in whole numbers too."""
+    return (link._replace(delay_s=int(link.delay_s), seconds_per_byte=0) for link in links)
 
 
 @given(problems(), st.integers(1, 5), st.integers(0, 20))
