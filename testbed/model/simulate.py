@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -86,9 +86,26 @@ def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
     ]
 
 
+@dataclass
+class _Interpreted:
+    """What this process has executed without machine code."""
+
+    events: int = 0
+
+
+_SO_FAR = _Interpreted()
+
+
 def run(program: Program, *, compiled: bool | None = None) -> Times:
-    """Execute a program, compiled where that is worth it (or as asked for)."""
+    """Execute a program, compiled where that is worth it (or as asked for).
+
+    It is for a large one, and as soon as small ones have taken as long together as the import takes: a controller
+    predicts its candidates in every iteration.
+    """
     if compiled is None:
+        if len(program.duration_s) <= LARGE and COMPILED not in sys.modules:
+            _SO_FAR.events += events_of(program)
+            compile_for(_SO_FAR.events)
         compiled = len(program.duration_s) > LARGE or COMPILED in sys.modules
     if compiled:
         from testbed.model.compiled import execute  # slow to import
@@ -105,8 +122,15 @@ def events_of(program: Program) -> int:
 
 def compile_for(events: int) -> None:
     """Have the event model run compiled from now on, where so many events to come are worth it."""
-    if events > (_WORTH_IMPORT if user_cache("compiled").is_dir() else _WORTH_COMPILING):
+    if events > _WORTH_IMPORT and (events > _WORTH_COMPILING or _machine_code_is_kept()):
         import testbed.model.compiled  # noqa: F401 - slow to import
+
+
+def _machine_code_is_kept() -> bool:
+    try:
+        return user_cache("compiled").is_dir()
+    except RuntimeError:  # a user without home
+        return False
 
 
 def makespan(

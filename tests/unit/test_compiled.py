@@ -28,7 +28,7 @@ from testbed.model.lower import Load, Receives, lower
 from testbed.model.machine_code import prune
 from testbed.model.program import NONE, Program
 from testbed.model.schedule_model import ScheduleModel
-from testbed.model.simulate import DeadlockError, jobs_in_ticks, makespan, run, simulate
+from testbed.model.simulate import COMPILED, DeadlockError, compile_for, jobs_in_ticks, makespan, run, simulate
 from testbed.pipeline.action_columns import columns, rows_of
 from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import Schedule, parse_action
@@ -199,6 +199,37 @@ def test_rows_have_the_columns_that_they_are_made_of(problem: Problem, n_sub: in
     actions = greedy_actions(in_ticks(problem), n_sub)
     for made, read in zip(actions, columns(rows_of(actions)), strict=True):
         assert made.tolist() == read.tolist()
+
+
+def test_a_user_without_home_predicts_without_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setitem(sys.modules, COMPILED, None)  # an import of it would fail
+    compile_for(1_000_000)
+    with pytest.raises(ImportError):
+        compile_for(10_000_000)
+
+
+def test_small_programs_are_compiled_once_they_have_taken_as_long_as_the_import() -> None:
+    """A controller predicts some hundred small ones in every iteration."""
+    code = (
+        "import sys\n"
+        "from testbed.model.simulate import COMPILED, makespan\n"
+        "from testbed.pipeline.problem import uniform\n"
+        "from testbed.schedule.one_f_one_b import one_f_one_b\n"
+        "problem, found = uniform(4, 8, delay_s=2.0, wire_s=0.5), []\n"
+        "while COMPILED not in sys.modules and len(found) < 2000:\n"
+        "    found.append(makespan(problem, one_f_one_b(problem)))\n"
+        "found.append(makespan(problem, one_f_one_b(problem)))\n"
+        "print(len(found), len(set(found)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=250)
+    many, different = map(int, done.stdout.split())
+    assert 20 < many < 2000
+    assert different == 1
 
 
 def test_a_circular_wait_is_noticed() -> None:
