@@ -28,6 +28,19 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]  # a boot takes minute
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300
 LONG = ("--iterations", "50000")
+MINE = """
+name: mine
+model: {kind: my_model.py:Mlp, layers: 3, width: 16, sequence: 8}
+parallelism: {pipeline: 3}
+microbatches: 4
+microbatch_size: 1
+pacing: {F: 7 ms, I: 9 ms, W: 5 ms}
+message: 37 kB
+memory: 8
+iterations: 2
+warmup: 1
+schedules: [{schedule: my_schedule.py:eager, lead: 2}]
+"""
 
 
 class Kept:
@@ -68,13 +81,12 @@ class Kept:
         found: dict[str, Any] = json.loads(out)
         return found
 
-    def run(self, name: str, *more: str) -> list[str]:
-        files = ("topology.yaml", "workload.yaml")
-        return ["run", *files, "--clock", "virtual", "--no-picture", *more, "--out", name]
+    def run(self, name: str, *more: str, job: str = "workload.yaml") -> list[str]:
+        return ["run", "topology.yaml", job, "--clock", "virtual", "--no-picture", *more, "--out", name]
 
-    def measured(self, name: str, *more: str, **environment: str) -> str:
+    def measured(self, name: str, *more: str, job: str = "workload.yaml", **environment: str) -> str:
         """What a run said, whose results are there."""
-        code, _, said = self.called(*self.run(name, "--quiet", *more), environment=environment)
+        code, _, said = self.called(*self.run(name, "--quiet", *more, job=job), environment=environment)
         assert code == ExitCode.OK, said
         return said
 
@@ -98,6 +110,12 @@ class Kept:
         manifest = json.loads((self.place / name / "manifest.json").read_text())
         number: int | None = manifest.get("kept_guest", {}).get("copy")
         return number
+
+    def rows(self, name: str) -> list[str]:
+        """The schedules that a run measured, each of which must be trusted."""
+        rows = json.loads((self.place / name / "comparison.json").read_text())["schedules"]
+        assert all(row["trusted"] for row in rows), rows
+        return [row["schedule"] for row in rows]
 
     def times(self, name: str) -> list[bytes]:
         return [(self.place / name / file).read_bytes() for file in COMPARED]
@@ -193,6 +211,24 @@ def test_who_goes_takes_the_copy_along_and_leaves_the_guest_as_does_a_copy_that_
     assert "error: the guest's kernel ended before its work did" in said
     kept.measured("after")
     assert kept.times("after") == kept.times("booted")
+
+
+def test_code_of_ones_own_comes_with_each_copy(kept: Kept) -> None:
+    """It was written after the guest had booted, and is changed between two copies."""
+    for name in ("my_model.py", "my_schedule.py"):
+        shutil.copy(ROOT / "examples" / name, kept.place)
+    (kept.place / "mine.yaml").write_text(MINE)
+    booted, copied = {VARIABLE: "no"}, kept.guest("status")["copies"]
+    kept.measured("mine", job="mine.yaml")
+    kept.measured("mine-booted", job="mine.yaml", **booted)
+    assert kept.times("mine") == kept.times("mine-booted")
+    assert kept.rows("mine") == ["my_schedule.py:eager"]
+    own = kept.place / "my_schedule.py"
+    own.write_text(own.read_text().replace("def eager(", "def keen("))
+    (kept.place / "mine.yaml").write_text(MINE.replace(":eager", ":keen"))
+    kept.measured("changed", job="mine.yaml")
+    assert kept.rows("changed") == ["my_schedule.py:keen"]
+    assert [kept.copy(name) for name in ("mine", "mine-booted", "changed")] == [copied + 1, None, copied + 2]
 
 
 def test_another_seed_source_or_directory_boots_its_own(kept: Kept, tmp_path: Path) -> None:
