@@ -1,4 +1,7 @@
-"""Our generators of the schedules that torch ships give torch's orders, action by action."""
+"""Our generators of the schedules that torch ships give torch's orders, action by action.
+
+torch's pipelining is imported by the tests: it takes two seconds, which every process that collects tests would need.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from torch.distributed.pipelining import _schedule_visualizer, schedules
-from torch.distributed.pipelining.stage import PipelineStage
 
 from testbed.pipeline.ir import COMPUTE, Action, Kind, Row, parse_action
 from testbed.pipeline.problem import uniform
@@ -59,6 +60,8 @@ def torch_takes(name: str, p: int, m: int) -> bool:
 
 @pytest.mark.parametrize("name", [*SINGLE, *CHUNKED])
 def test_the_order_is_torchs(name: str) -> None:
+    from torch.distributed.pipelining import _schedule_visualizer
+
     compared = 0
     for p, m in SHAPES:
         if torch_takes(name, p, m):
@@ -72,6 +75,9 @@ def test_the_order_is_torchs(name: str) -> None:
 
 
 def test_zb_h1_is_torchs_interleaved_zero_bubble_with_one_stage_per_rank() -> None:
+    from torch.distributed.pipelining import schedules
+    from torch.distributed.pipelining.stage import PipelineStage
+
     for p, m in SHAPES:
         if torch_takes("zb-h1", p, m):
             stage = mock.create_autospec(PipelineStage, instance=True)

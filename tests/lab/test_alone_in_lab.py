@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]  # on a machine that h
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 200
+RELAY = f"{Path(__file__).with_name('measured_once.py')}:Relay"
 TOPOLOGY = """
 name: shared
 datacenters: {paris: {nodes: 2}, warsaw: {nodes: 2}}
@@ -44,7 +45,7 @@ def test_jobs_are_measured_together_and_alone(tmp_path: Path) -> None:
             f"name: {name}\nplacement: [paris/{number}, warsaw/{number}]\n{WORKLOAD}"
         )
     files, out = [str(tmp_path / f"{name}.yaml") for name in ("shared", "one", "two")], tmp_path / "out"
-    words = *files, "--alone", "--shaper", "relay", "--no-picture", "--out", str(out)
+    words = *files, "--alone", "--shaper", RELAY, "--no-picture", "--out", str(out)
     command = [sys.executable, "-m", "testbed", "run", *words]
     screen = {**os.environ, "COLUMNS": "80"}
     done = subprocess.run(

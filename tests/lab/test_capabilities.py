@@ -16,6 +16,7 @@ from ordinary_user import without_user_namespaces
 
 from testbed.errors import ExitCode
 from testbed.lab.capabilities import CHANGE_USER, OF_GUESTS, OF_LABS, SYS_NICE, Capability
+from testbed.lab.privileges import Privilege
 from testbed.vm import kernel
 
 ROOT = Path(__file__).parents[2]
@@ -103,11 +104,19 @@ def test_each_that_is_missing_is_named_and_nothing_started(files: Path, capabili
 
 @pytest.mark.root
 @pytest.mark.parametrize("capability", OF_GUESTS, ids=lambda one: one.name)
-def test_the_virtual_clock_needs_none_of_its_own(files: Path, capability: Capability) -> None:
+def test_without_any_one_of_a_guests_its_kernel_is_a_plain_process(capability: Capability) -> None:
+    """What a guest's boot asks, and what it then does with none of them: below."""
+    ask = "from testbed.lab import capabilities, privileges; print(privileges.require(capabilities.OF_GUESTS))"
+    before = [*without_user_namespaces(), *dropped(*without(capability, OF_GUESTS))]
+    done = subprocess.run([*before, sys.executable, "-c", ask], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == Privilege.PLAIN_PROCESS
+
+
+@pytest.mark.root
+def test_the_virtual_clock_needs_none_of_its_own(files: Path) -> None:
     if not list(kernel.cache_directory().glob("*/build.json")):
         pytest.skip("no kernel of the virtual clock")
-    before = [*without_user_namespaces(), *dropped(*without(capability, OF_GUESTS))]
-    done = run(before, files, "--clock", "virtual")
+    done = run([*without_user_namespaces(), *dropped()], files, "--clock", "virtual")
     assert done.returncode == ExitCode.OK, done.stderr
     assert "the guest's kernel is a plain process" in done.stderr
 

@@ -22,7 +22,7 @@ from testbed.baseline.tolerance import Mode, default_tolerances
 from testbed.errors import ExitCode
 from testbed.planning import file
 
-pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

@@ -15,7 +15,9 @@ LINK = "wuqing--runze"
 SMALL = (
     *("--set", "microbatches=4", "--set", "pacing={F: 10 ms, I: 10 ms, W: 10 ms}", "--set", "message=100 kB"),
     *("--set", "warmup=1", "--iterations", "3", "--schedule", "1f1b", "--no-picture"),
-    *("--set=model.d_model=16", "--set=model.sequence=16"),
+    *("--set=model.d_model=16", "--set=model.sequence=16", "--set=model.layers=2", "--set=parallelism.pipeline=2"),
+    "--set=topology.datacenters={wuqing: {nodes: 1}, runze: {nodes: 1}}",
+    f"--set=topology.links=[{{name: {LINK}, between: [wuqing, runze], delay: 5 ms, rate: 50 Mbit/s}}]",
 )
 
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 240
+RELAY = f"{Path(__file__).with_name('measured_once.py')}:Relay"
 OPTIONS = (
     *("--policy", "greedy", "--elephants-from", "100 kB", "--arrive", "second@1", "--depart", "first@4"),
     "--no-picture",
@@ -28,7 +29,7 @@ OPTIONS = (
 def test_jobs_come_and_go(tmp_path: Path) -> None:
     files, out = jobs_that_move.files(tmp_path, slot="20 ms"), tmp_path / "out"
     done = subprocess.run(
-        [sys.executable, "-m", "testbed", "run", *files, *OPTIONS, "--out", str(out), "--shaper", "relay"],
+        [sys.executable, "-m", "testbed", "run", *files, *OPTIONS, "--out", str(out), "--shaper", RELAY],
         cwd=ROOT,
         capture_output=True,
         text=True,

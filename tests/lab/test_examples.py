@@ -11,16 +11,22 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from in_process import Done, run_testbed
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 SLOW = (
-    "--set=topology.links=[{between: [paris, warsaw], fibre: 4000 km, rate: 200 Mbit/s}]",
-    *("--set=message=200 kB", "--set=warmup=1", "--iterations=2"),
+    "--set=topology.links=[{between: [paris, warsaw], fibre: 4000 km, rate: 50 Mbit/s}]",
+    *("--set=message=50 kB", "--set=warmup=1", "--iterations=2"),
 )
 """Links that a busy machine, too, shapes within the gate's 2 %, and little to send over them."""
 
 COMMANDS: list[str] = re.findall(r"\| `testbed (.*?)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+
+
+def called(command: str, *more: str) -> Done:
+    """A command that builds no lab."""
+    return run_testbed(*shlex.split(command), *more)
 
 
 def run(command: str, *more: str) -> subprocess.CompletedProcess[str]:
@@ -54,7 +60,7 @@ def test_every_example_is_short_and_has_a_command() -> None:
 
 @pytest.mark.parametrize(("file", "label"), [("my_schedule.py:eager", "eager"), ("my_schedule.csv", "my_schedule")])
 def test_a_schedule_of_ones_own_is_predicted(file: str, label: str) -> None:
-    done = run(the_command(file), "--json")
+    done = called(the_command(file), "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["schedules"]
     assert (row["schedule"], row["label"]) == (f"examples/{file}", label)
@@ -62,7 +68,7 @@ def test_a_schedule_of_ones_own_is_predicted(file: str, label: str) -> None:
 
 
 def test_a_policy_of_ones_own_beside_built_in_ones() -> None:
-    done = run(the_command("my_policy.py"), "--json")
+    done = called(the_command("my_policy.py"), "--json")
     assert done.returncode == 0, done.stderr
     shortest, greedy, mine = json.loads(done.stdout)["policies"]
     assert mine["policy"] == "examples/my_policy.py:in_turn"
@@ -106,7 +112,7 @@ def test_a_job_of_ones_own_runs_under_every_label(tmp_path: Path) -> None:
 def test_a_job_of_ones_own_is_planned(tmp_path: Path) -> None:
     """With the words of the README; that it is trained is shown above, under four schedules."""
     words = the_command("my_job.yaml --schedule 1f1b").removeprefix("run ")
-    done = run(f"plan {words}", "-o", str(tmp_path / "plan.json"))
+    done = called(f"plan {words}", "-o", str(tmp_path / "plan.json"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "plan.json").is_file()
 
@@ -127,7 +133,7 @@ def test_a_shaper_of_ones_own_is_measured() -> None:
     ],
 )
 def test_a_shaper_that_is_none_is_refused_before_anything_starts(name: str, expected: str) -> None:
-    done = run("calibrate topologies/two-dc-longhaul.yaml", "--shaper", name)
+    done = called("calibrate topologies/two-dc-longhaul.yaml", "--shaper", name)
     assert done.returncode == 2, done.stderr
     assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1

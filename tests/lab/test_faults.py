@@ -26,9 +26,10 @@ DEADLINE_S = 60
 RUN = (
     *(sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml"),
     *("--set=microbatches=4", "--set=pacing={F: 10 ms, I: 10 ms, W: 10 ms}", "--set=message=100 kB"),
-    *("--set=model.d_model=16", "--set=model.sequence=16"),
+    *("--set=model.d_model=16", "--set=model.sequence=16", "--set=model.layers=2", "--set=parallelism.pipeline=2"),
+    "--set=topology.datacenters={wuqing: {nodes: 1}, runze: {nodes: 1}}",
     # a busy machine carries this as asked, and waits for no quiet
-    "--set=topology.links=[{between: [wuqing, runze], delay: 5 ms, rate: 200 Mbit/s}]",
+    "--set=topology.links=[{between: [wuqing, runze], delay: 5 ms, rate: 50 Mbit/s}]",
 )
 LONG = ("--iterations=500", "--schedule=1f1b")
 SHORT_THEN_ANOTHER = (
@@ -109,7 +110,7 @@ def test_kill_9_of_the_command_leaves_nothing_but_finished_schedules(tmp_path: P
         assert len(own) > 10
         assert any(temporary.iterdir())
         ours = set().union(*map(interfaces, processes)) - before
-        assert len(ours) > 5
+        assert len(ours) > 2  # of a host and of both routers, by name
         command.kill()
         command.wait(timeout=DEADLINE_S)
         wait_until_gone(processes)

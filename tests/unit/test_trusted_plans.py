@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from in_process import Done, run_testbed
 
 from testbed.errors import ExitCode
 from testbed.planning import file
@@ -19,10 +21,14 @@ LIMIT_S = 120
 MODEL = (ROOT / "examples/my_model.py").read_text(encoding="utf-8")
 
 
-def called(directory: Path, *words: str, **how: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "testbed", *words]
-    options = {"stdin": subprocess.DEVNULL, "capture_output": True} | how
-    return subprocess.run(command, cwd=directory, text=True, timeout=LIMIT_S, check=False, **options)  # type: ignore[call-overload, no-any-return]
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have one."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+
+
+def called(directory: Path, *words: str) -> Done:
+    return run_testbed(*words, directory=directory)
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +89,10 @@ def test_a_plan_without_code_wants_no_trust(plans: Path) -> None:
 def test_at_a_terminal_the_user_is_asked(plans: Path, answer: str, code: ExitCode) -> None:
     ours, theirs = pty.openpty()
     os.write(ours, f"{answer}\n".encode())
+    command = [sys.executable, "-P", "-m", "testbed", "predict", "code.json"]
     try:
-        done = called(
-            plans, "predict", "code.json", stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, capture_output=False
+        done = subprocess.run(
+            command, cwd=plans, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, timeout=LIMIT_S, check=False
         )
         asked = os.read(ours, 65536).decode()
     finally:

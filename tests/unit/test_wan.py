@@ -23,6 +23,7 @@ from in_process import run_testbed
 from testbed.cli import app
 from testbed.errors import BadInput, ExitCode
 from testbed.judge.fidelity import ClockEvidence, NetworkEvidence, clock_check, network_check, not_taken
+from testbed.planning.resolve import load_plan
 from testbed.spec import load_topology
 from testbed.thresholds import CLOCK_PACE, CLOCK_SHARE
 from testbed.train.connections import segments_sent_again
@@ -33,6 +34,7 @@ from testbed.wan.machine_clocks import ClockExchange, ClockOffset, ClockOffsets,
 from testbed.wan.path_probe import MOST_BYTES, WORDS, measure_path, serve_path
 from testbed.wan.wan_messages import PathMeasured, PathOpened
 
+ROOT = Path(__file__).parents[2]
 SECONDS = st.floats(0.0, 0.2)
 
 
@@ -171,6 +173,23 @@ def test_ranks_that_are_alike_may_come() -> None:
 def test_a_rank_that_differs_is_named(changed: Mapping[str, object], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         admission.require_alike([FIRST, replace(SECOND, **changed)])  # type: ignore[arg-type]
+
+
+def test_a_rank_says_which_plan_it_has_and_of_how_many_ranks() -> None:
+    """What all ranks then hear is tried with real torchruns in tests/lab/test_wan_sites.py."""
+    from testbed.wan.wan_session import rank_of  # here, as it imports torch
+
+    place = torchrun_environment.of_environment(TORCHRUN | {"MASTER_ADDR": "127.0.0.1"})
+    files = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
+    one, other = (
+        rank_of(place, load_plan(*files, settings=[f"iterations={number}"]), None).introduction for number in (3, 4)
+    )
+    come = [replace(one, rank=rank) for rank in range(4)]
+    admission.require_alike(come)
+    with pytest.raises(BadInput, match=r"^rank 3 \(.*\): plan.json: got .* the same on every machine$"):
+        admission.require_alike([*come[:3], replace(other, rank=3)])
+    with pytest.raises(BadInput, match=r"^environment: WORLD_SIZE: got 2, expected 4"):
+        admission.require_alike(come[:2])
 
 
 def test_a_machine_that_others_would_not_reach_is_named() -> None:

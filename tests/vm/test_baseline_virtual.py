@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from in_process import run_testbed
 
 from testbed.baseline.settings import with_settings
 from testbed.planning import file
@@ -18,12 +17,6 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minute
 
 ROOT = Path(__file__).parents[2]
 SMALL, JOBS = "small-longhaul", "two-jobs"
-DEADLINE_S = 540
-
-
-def baseline(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "testbed", "baseline", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
 def test_a_kept_run_is_found_the_same_and_a_longer_slot_is_caught(time_travel_kernel: Kernel, tmp_path: Path) -> None:
@@ -32,7 +25,7 @@ def test_a_kept_run_is_found_the_same_and_a_longer_slot_is_caught(time_travel_ke
     shutil.copytree(original, longer)
     plan = with_settings(file.read(longer), ["pacing.F=[20 ms, 20 ms, 20.1 ms, 20 ms]"], str(longer))
     file.write(plan, longer / file.NAME)
-    done = baseline("check", SMALL, longer, JOBS, "--out", runs, "--json", "--quiet")
+    done = run_testbed("baseline", "check", SMALL, longer, JOBS, "--out", runs, "--json", "--quiet")
     assert done.returncode == 1, done.stdout + done.stderr
     same, slower, jobs = json.loads(done.stdout)["baselines"]
     assert {finding["verdict"] for finding in jobs["findings"]} == {"same"}
@@ -48,7 +41,7 @@ def test_a_kept_run_is_found_the_same_and_a_longer_slot_is_caught(time_travel_ke
 
 def require_kept_again(run: Path, original: Path, kept: Path, kernel: Kernel) -> None:
     """The run is saved as a baseline that says what the original says."""
-    done = baseline("save", "again", "--run", run, "--baselines", kept)
+    done = run_testbed("baseline", "save", "again", "--run", run, "--baselines", kept)
     assert done.returncode == 0, done.stderr
     before, now = (json.loads((place / "baseline.json").read_text()) for place in (original, kept / "again"))
     assert now["environment"]["kernel"]["sha256"] == kernel.sha256
@@ -56,4 +49,4 @@ def require_kept_again(run: Path, original: Path, kept: Path, kernel: Kernel) ->
         key: before[key] for key in ("mode", "shaper", "tolerances")
     }
     assert file.read(kept / "again") == file.read(original)
-    assert baseline("check", "--predict-only", "--baselines", kept).returncode == 0
+    assert run_testbed("baseline", "check", "--predict-only", "--baselines", kept).returncode == 0

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -67,9 +68,16 @@ links:
 """
 DRAWN = (0,)
 """Plans of the benchmark."""
-PAIRS = tuple(cell for cell in option_pairs.cells(1, 113, 0) if cell.number in (45, 112))
-"""Of the covering array of all options: a controller that may cut batches anew where slots vary, beside traffic and a
-rate that changes; several TCP streams and three jobs on a link that becomes longer, and is lost behind that."""
+
+
+@cache
+def pairs() -> tuple[option_pairs.Cell, ...]:
+    """Of the covering array of all options: a controller that may cut batches anew where slots vary, beside traffic and
+    a rate that changes; several TCP streams and three jobs on a link that becomes longer, and is lost behind that.
+
+    Not when this file is imported: the array takes seconds, which every process that collects tests would need.
+    """
+    return tuple(cell for cell in option_pairs.cells(1, 113, 0) if cell.number in (45, 112))
 
 
 def plan_of(topology: Path, *settings: str, schedules: str, iterations: int) -> Plan:
@@ -108,7 +116,7 @@ def asked(place: Path) -> dict[str, Asked]:
     for number in DRAWN:
         plan = training(place, f"plan-{number}", *asymmetric_links.documents(number, 1, 2)).plan
         plans[f"drawn {number}"] = Asked(with_clock(plan, Clock("virtual")))
-    plans |= {f"pairs {cell.number}": Asked(option_pairs.plan_of(cell, 1, 1, place)) for cell in PAIRS}
+    plans |= {f"pairs {cell.number}": Asked(option_pairs.plan_of(cell, 1, 1, place)) for cell in pairs()}
     for option in CONFORMING:
         plans |= {f"{option.name}: {shaper}": Asked(option_conformance.plan_of(option), shaper) for shaper in SHAPERS}
     return plans
@@ -169,7 +177,7 @@ def test_directions_that_are_nothing_alike(measured: Mapping[str, Measured], nam
 
 
 def test_options_beside_each_other(measured: Mapping[str, Measured]) -> None:
-    found = {cell.number: measured[f"pairs {cell.number}"].document for cell in PAIRS}
+    found = {cell.number: measured[f"pairs {cell.number}"].document for cell in pairs()}
     rows = [row for number, run in found.items() for row in harness.rows.rows_of(str(number), run, {}) if row.covered]
     assert rows
     for row in rows:

@@ -32,6 +32,7 @@ def study_file(directory: Path) -> Path:
         "schedules": ["1f1b", "crosspipe-greedy"],
         "set": {"warmup": 1, "microbatches": 4},
         "iterations": 1,
+        "light": True,
         "over": {"delay": {"field": "links.0.delay", "values": ["5 ms", "45 ms"]}},
         "claims": ["error <= 0.05 %", "order as the model's", "crosspipe-greedy <= 0.95 * 1f1b at delay=45 ms"],
     }
