@@ -48,7 +48,8 @@ def _iterations(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
 
 
 def link_event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
-    """What became of links, and the iterations in which it did; nothing where they stayed as they are."""
+    """What became of links, and the measured iterations in which it did, as events count them (of runs of earlier
+    versions warm-up included); nothing where they stayed as they are."""
     rows = [(event, job) for event in events for job in event["iterations"]]
     if not rows:
         return []
@@ -61,7 +62,7 @@ def link_event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[T
         for (event, _), (measured, predicted) in zip(rows, pairs, strict=True)
     ]
     columns = [
-        Column("iteration", [str(event["iteration"]) for event, _ in rows]),
+        Column("iteration", [str(event.get("measured_iteration", event["iteration"])) for event, _ in rows]),
         Column("at", show_times([event["at_s"] for event, _ in rows])),
         Column("until", show_times([event["until_s"] for event, _ in rows])),
         Column("late", lates),
