@@ -36,7 +36,7 @@ def parse(text: object, units: dict[str, float], kind: str) -> float:
         raise ValueError(example)
     value = float(re.sub(r"[_,]", "", match["number"])) * units[match["unit"]]
     if not math.isfinite(value):
-        raise ValueError(f"a finite {example}")
+        raise ValueError(f"{example}, finite")
     return value
 
 

@@ -65,6 +65,8 @@ def change(text: str, plan: Plan) -> Change:
     """What a text says of a plan. Raises BadInput."""
     try:
         read = read_event(text)
+        forward_last = reversed(planned(plan.network).links)
+        check_names(read, {link.link: (link.source, link.target) for link in forward_last})
     except FieldError as error:
         raise BadInput.of("--event", "event", error.value, error.expected) from error
     becomes, names = read.becomes, [job.name for job in plan.jobs]
@@ -75,8 +77,6 @@ def change(text: str, plan: Plan) -> Change:
     if read.what == "link":
         if read.lost and len(names) > 1:
             raise BadInput.of("--event", "event", text, "no lost link: several jobs keep their routes")
-        planned(plan.network).directions_of(read.name)
-        check_names(read, {link.link: (link.source, link.target) for link in planned(plan.network).links})
         return Change(read)
     if not read.name and len(names) > 1:
         raise BadInput.of("--event", "event", text, f"JOB rank {read.rank} ..., of jobs {listed(names)}")

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from testbed.cli import options
-from testbed.errors import BadInput
+from testbed.errors import BadInput, require
 
 if TYPE_CHECKING:
     from testbed.adaptation.controller import ControllerChoice
@@ -96,6 +96,9 @@ def adapt(
     asked = _Asked(schedule or (), begin, vary or (), chosen, swap_cost)
     subject = (_several if several else _one)(plan, asked)
     changes, drawn = [change(text, plan) for text in events or []], SlotVariation(slot_noise / 100, seed)
+    for one in changes:
+        expected = f"an iteration from 0 to {iterations - 1}, the last one that is rehearsed"
+        require(one.read.iteration < iterations, "--event", "event", one.text, expected)
     with Terminal(quiet=quiet).step("rehearsing", iterations) as step:
         found = subject.rehearsed(changes, iterations, chosen, drawn=drawn, advance=step.advance)
     names = [job.name for job in plan.jobs]

@@ -3,7 +3,8 @@ change, when that was, and what their iterations took."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -13,6 +14,7 @@ from testbed.units import show_time, show_times
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
+    from testbed.planning.training_prediction import TrainingPrediction
 
 
 def event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
@@ -48,7 +50,8 @@ def _iterations(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
 
 
 def link_event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
-    """What became of links, and the iterations in which it did; nothing where they stayed as they are."""
+    """What became of links, and the measured iterations in which it did, as events count them (of runs of earlier
+    versions warm-up included); nothing where they stayed as they are."""
     rows = [(event, job) for event in events for job in event["iterations"]]
     if not rows:
         return []
@@ -61,7 +64,7 @@ def link_event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[T
         for (event, _), (measured, predicted) in zip(rows, pairs, strict=True)
     ]
     columns = [
-        Column("iteration", [str(event["iteration"]) for event, _ in rows]),
+        Column("iteration", [str(event.get("measured_iteration", event["iteration"])) for event, _ in rows]),
         Column("at", show_times([event["at_s"] for event, _ in rows])),
         Column("until", show_times([event["until_s"] for event, _ in rows])),
         Column("late", lates),
@@ -76,26 +79,36 @@ def link_event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[T
 
 def predicted_spans(plan: Plan) -> list[dict[str, Any]]:
     """Of every case in which links or ranks change: runs of measured iterations that are predicted to take the same,
-    with what happens in them; the first is 0."""
+    with what happens in them; the first is 0. The last one is that which never ends, where there is one, in None s."""
     from testbed.planning.drawn_iterations import phase_of, rank_changes
     from testbed.planning.prediction import predict_training
-    from testbed.trace.predictions import predicted_numbers, predicted_times_s
 
     warmup, found = plan.jobs[0].workload.warmup, []
     for case in plan.cases:
-        training, rounds = predict_training(plan, case), phase_of(plan, case).measured
+        training = predict_training(plan, case)
         happens = [(placed.round, placed.event.said) for placed in training.events]
         happens = sorted([*happens, *rank_changes(plan, case)], key=lambda one: one[0])
         if not happens:
             continue
-        numbers, times_s = predicted_numbers(training.trace, rounds), predicted_times_s(training.trace, rounds)
-        for number in dict.fromkeys(numbers.tolist()):
-            mine = [place for place, of in enumerate(numbers.tolist()) if of == number]
-            come = dict.fromkeys(said for number_of, said in happens if number_of - rounds.start in mine)
-            first, last = (rounds[place] - warmup for place in (mine[0], mine[-1]))
-            span = {"label": case.label, "first": first, "last": last, "predicted_s": float(times_s[mine[0]])}
-            found.append(span | {"events": list(come)})
+        for mine, predicted_s in _alike(training, phase_of(plan, case).measured):
+            come = dict.fromkeys(said for number, said in happens if number in mine)
+            span = {"label": case.label, "first": mine[0] - warmup, "last": mine[-1] - warmup}
+            found.append(span | {"predicted_s": predicted_s, "events": list(come)})
     return found
+
+
+def _alike(training: TrainingPrediction, rounds: Sequence[int]) -> Iterator[tuple[list[int], float | None]]:
+    """Those of these rounds that take the same, and how long; behind one that never ends, None, none is trained."""
+    from testbed.trace.predictions import predicted_numbers, predicted_times_s
+
+    never = math.inf if training.endless is None else training.endless.round
+    ending = [number for number in rounds if number < never]
+    stands_for, times_s = predicted_numbers(training.trace, ending).tolist(), predicted_times_s(training.trace, ending)
+    for number in dict.fromkeys(stands_for):
+        places = [place for place, of in enumerate(stands_for) if of == number]
+        yield [ending[place] for place in places], float(times_s[places[0]])
+    if never in rounds:
+        yield [int(never)], None
 
 
 def _run_of(first: int, last: int) -> str:
@@ -107,9 +120,11 @@ def predicted_event_tables(spans: Sequence[Mapping[str, Any]], width: int) -> li
     if not spans:
         return []
     key = Column("schedule", [span["label"] for span in spans], left=True)
+    times = show_times([span["predicted_s"] for span in spans])
+    predicted = ["never ends" if span["predicted_s"] is None else time for span, time in zip(spans, times, strict=True)]
     columns = [
         Column("iterations", [_run_of(span["first"], span["last"]) for span in spans]),
-        Column("predicted", show_times([span["predicted_s"] for span in spans])),
-        Column("in which", ["; ".join(span["events"]) or "-" for span in spans], left=True),
+        Column("predicted", predicted),
+        Column("in which", ["; ".join(span["events"]) or "-" for span in spans], left=True, wrapped=True),
     ]
     return fitted(key, [Section("iterations as links and ranks change", columns)], width)

@@ -64,14 +64,14 @@ def fitted(key: Column, sections: Sequence[Section], width: int) -> list[Table]:
     widest = min(key.width, round(_WIDEST_KEY * width))
     together = [column for section in sections for column in section.columns]
     if widest + _width(together) + 1 <= width:
-        return [_table(sections[0].title, key, widest, together)]
+        return [_table(sections[0].title, key, widest, together, width)]
     tables = []
     for section in sections:
         left = width - 1 - _width(section.columns)
         key_width = min(widest, left) if left >= _NARROWEST_KEY else widest
         for number, columns in enumerate(_parts(section.columns, width - key_width - 1)):
             title = f"{section.title} (more)" if number else section.title
-            tables.append(_table(title, key, key_width, columns))
+            tables.append(_table(title, key, key_width, columns, width))
     return tables
 
 
@@ -92,13 +92,15 @@ def _parts(columns: Sequence[Column], room: int) -> list[list[Column]]:
     return groups
 
 
-def _table(title: str, key: Column, key_width: int, columns: Sequence[Column]) -> Table:
+def _table(title: str, key: Column, key_width: int, columns: Sequence[Column], width: int) -> Table:
+    room = width - key_width - 1
     table = UnitTable(title=title, title_justify="left")
     table.units = [key.unit, *(column.unit for column in columns)]
     table.add_column(key.heading, overflow="fold", max_width=key_width - 3)
     for column in columns:
         justify = "left" if column.left else "right"
-        table.add_column(column.heading, justify=justify, no_wrap=not column.wrapped, overflow="fold")  # type: ignore[arg-type]
+        whole = not column.wrapped and column.width <= room  # else rich takes the room from the names of the rows
+        table.add_column(column.heading, justify=justify, no_wrap=whole, overflow="fold")  # type: ignore[arg-type]
     for row in zip(key.cells, *(column.cells for column in columns), strict=True):
         table.add_row(*row)
     return table

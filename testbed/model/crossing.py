@@ -182,7 +182,9 @@ def pieces_out(
 ) -> float:
     """When those pieces of a message that keeps together are at the end of a link which leave it before the last one:
     that does not overtake them, though the delay may have become shorter meanwhile. Its first bit is there `now`, its
-    last one at `last_bit`."""
+    last one at `last_bit`; where that never comes, nothing of it does (and Python would warn of inf - inf)."""
+    if last_bit == np.inf:
+        return float(last_bit)
     sent, out = 0.0, 0.0
     for number in range(program.acks[message] - 1):
         ahead = number == 0 and program.notice_ahead_bytes[message] > 0

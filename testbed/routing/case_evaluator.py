@@ -36,8 +36,17 @@ class CaseEvaluator:
     `time_limit_s` wall seconds have gone by.
     """
 
-    def __init__(self, plan: Plan, evaluations: int, time_limit_s: float, watch: tuple[str, Watch | None]) -> None:
-        """`plan` has the flows that all cases have routes for; `watch` is whom to tell, and under what name.
+    def __init__(
+        self,
+        plan: Plan,
+        evaluations: int,
+        time_limit_s: float,
+        watch: tuple[str, Watch | None],
+        *,
+        begin: Case | None = None,
+    ) -> None:
+        """`plan` has the flows that all cases have routes for; `watch` is whom to tell, and under what name. `begin` is
+        the first case that is offered: the plan's first one unless given, where that itself may not be the answer.
 
         Raises BadInput for a job whose times only a run can tell.
         """
@@ -54,7 +63,7 @@ class CaseEvaluator:
         self.baseline_s = _alone(plan, plan.cases[0])
         """Per job, an iteration of it alone in the plan's first case."""
         self._least_s = [_work_s(costs.problem_of_case(plan, plan.cases[0], job=job)) for job in range(len(plan.jobs))]
-        self.incumbent.best = plan.cases[0]
+        self.incumbent.best = begin or plan.cases[0]
         self.best_key: Key = (math.inf,)
         self.offer(self.best)
 

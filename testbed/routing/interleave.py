@@ -52,9 +52,9 @@ def interleave(
     on_chosen, cases, remarks = routes_by("interleave", routes), [], []
     for case in task.plan.cases:
         plan = replace(task.plan, cases=(case,))
-        judge = CaseEvaluator(plan, _MOST_EVALUATIONS, time_limit_s, ("interleave", task.watch))
-
         best = base = on_chosen(plan, case, task.reach)
+        judge = CaseEvaluator(plan, _MOST_EVALUATIONS, time_limit_s, ("interleave", task.watch), begin=base)
+
         with judge.incumbent.until_interrupted():
             for _ in range(_ROUNDS):
                 before = judge.offer(best)

@@ -52,7 +52,7 @@ class EventPlayer:
 
     def __init__(self, links: ChangingLinks, plan: Plan, placed: Sequence[PlacedEvent]) -> None:
         self._links, self._placed = links, placed
-        self._planned = planned(plan.network).links
+        self._planned, self._warmup = planned(plan.network).links, plan.jobs[0].workload.warmup
         self._starts_s: dict[int, float] = {}
 
     def expect(self, placed: Sequence[PlacedEvent]) -> None:
@@ -67,7 +67,8 @@ class EventPlayer:
             self._links.schedule_changes([_change(one, start_s) for one in mine])
 
     def down(self) -> str:
-        """Which directions send nothing now, since when and why, in words; "" where all send."""
+        """Which directions send nothing now, since when (as events count iterations) and why, in words; "" where all
+        send."""
         now, begun = time.monotonic(), dict[int, list[PlacedEvent]]()
         for one in sorted(self._placed, key=lambda one: (one.round, one.seconds)):
             if one.event.sends is None or self._starts_s.get(one.round, math.inf) + one.seconds > now:
@@ -83,7 +84,7 @@ class EventPlayer:
         first = next(iter(found.values()))
         labels = ", ".join(self._planned[direction].label for direction in found)
         sends = "sends" if len(found) == 1 else "send"
-        when = f"{show_time(first.seconds)} into iteration {first.round}"
+        when = f"{show_time(first.seconds)} into measured iteration {first.round - self._warmup}"
         return f"{labels} {sends} nothing since {when} ({first.event.said})"
 
     def end(self) -> list[PlayedEvent]:

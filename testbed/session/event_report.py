@@ -111,6 +111,7 @@ def _entry(
         "label": trained.case.label,
         "event": event,
         "iteration": iteration,
+        "measured_iteration": iteration - plan.jobs[0].workload.warmup,
         "at_s": at_s,
         "until_s": until_s,
         "late_s": late_s,

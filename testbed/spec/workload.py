@@ -416,14 +416,13 @@ class Workload(StrictModel):
         return math.prod(self.model.boundary_shape(self.microbatch_size)) * self.model.element_bytes
 
     def message_bytes(self) -> int:
-        """Bytes of one message: a tensor rank's share of the boundary tensor, padded to `message` where given.
+        """Bytes of one message: a tensor rank's share of the boundary tensor, padded to `message` where given, in whole
+        numbers of the tensor's.
 
         Every tensor rank sends its share to its counterpart (Narayanan et al. 2021, section 4.1): how much crosses the
         boundary does not grow with them.
         """
         whole, degree = max(self.tensor_bytes(), int(self.message or 0)), self.parallelism.tensor
-        if degree == 1:
-            return whole
         element = self.model.element_bytes
         return element * math.ceil(whole / (element * degree))
 

@@ -35,5 +35,6 @@ def test_it_is_an_error_with_all_names(event: str, down: str, tmp_path: Path) ->
     assert done.returncode == 4, done.stderr
     said = next(line for line in done.stderr.splitlines() if line.startswith("error: "))
     assert said.startswith(f"error: {down} since ")
+    assert "into measured iteration 1 (" in said
     assert "did not finish iteration 2 of 1f1b within 1" in said
     assert "rank 0" in said

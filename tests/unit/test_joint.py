@@ -166,6 +166,22 @@ def test_starts_stay_within_their_bound_and_never_cost_anything() -> None:
     assert later_s <= 0.01 * min(one.alone_s for one in before)
 
 
+def test_what_is_told_of_starts_is_of_the_routes_that_the_jobs_get() -> None:
+    """By bytes alone the slow link is as good as the other one; the default routes, over that, are no answer."""
+    slow = {"between": ["a", "b"], "name": "slow", "delay": "6 ms", "rate": "5 Mbit/s"}
+    plan = planned(LINE | {"links": [*LINE["links"], slow]}, *(job(f"a/{n}", f"b/{n}") for n in range(2)))
+    told: list[float] = []
+
+    def watch(_: str, standing: Standing) -> None:
+        told.append(standing.makespan_s)
+
+    later, _ = with_policies(plan, [policy("interleave")], REACH, watch)
+    before, after = (iteration_times(one, one.cases[0]) for one in (plan, later))
+    assert max(after) > 2 * max(before)
+    assert told[-1] == pytest.approx(max(after))
+    assert min(told) > max(before)
+
+
 def test_one_job_alone_has_nothing_to_wait_for() -> None:
     later, _ = with_policies(mesh(), [policy("interleave")], REACH)
     assert not any(later.cases[0].starts_s)

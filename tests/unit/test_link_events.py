@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from in_process import run_testbed
 
+from testbed.cli.event_tables import predicted_event_tables, predicted_spans
 from testbed.errors import BadInput, RunFailed
 from testbed.lab.metrics import Metrics
 from testbed.lab.shaping import TimedChange
@@ -374,9 +375,14 @@ def test_what_never_sends_again_ends_the_training_and_predictions_say_so() -> No
     assert (training.endless.round, training.endless.event.sends) == (3, False)
     assert times(plan) == [steady] * 6, "without it"
     assert "iteration 2 never ends, with link" in warnings(plan)[0]
+    spans = predicted_spans(plan)
+    assert [(span["first"], span["last"], span["predicted_s"]) for span in spans] == [(0, 1, steady), (2, 2, None)]
+    assert [span["events"] for span in spans] == [[], [f"link {link()} down at iteration 2 + 100 ms"]]
+    assert "never ends" in list(predicted_event_tables(spans, 80)[0].columns[2].cells)
     first = planned("link NORTH down at iteration 0")
     assert predict_training(first, first.cases[0]).endless is not None
     assert "iteration 0 never ends" in warnings(first)[0]
+    assert [(span["first"], span["last"], span["predicted_s"]) for span in predicted_spans(first)] == [(0, 0, None)]
 
 
 def test_deadlines_know_how_long_nothing_is_sent() -> None:

@@ -419,7 +419,8 @@ def test_events_are_read(plain: AdaptableJob) -> None:
         (f"link {LINK} loss 1 % at 3", "link NAME delay x4.40 ms"),
         (f"link {LINK} delay 4 ms at iteration 3 + 2 ms", "link NAME delay x4.40 ms"),
         ("other rank 1 slower x2 at 3", "one of the jobs .tiny-gpt-pp4"),
-        ("link nowhere delay x4 at 3", "paris--warsaw"),
+        ("link nowhere delay x4 at 3", "--event: event: got 'nowhere', expected one of the links .paris--warsaw"),
+        (f"link {LINK} paris -> oslo delay x4 at 3", "paris -> warsaw or warsaw -> paris, as"),
         (f"link {LINK} delay 4 parsecs at 3", "a time with a unit"),
         (f"link {LINK} rate x0 at 3", "a factor from x0.01"),
         (f"link {LINK} delay x4 at 9 to 9", "more than 9"),
@@ -457,6 +458,15 @@ def test_the_command_for_machines(tmp_path: Path) -> None:
     assert {estimate.get("source") for estimate in swap["believed"]} == {"paris", "warsaw"}
     assert found["controller_s"] == pytest.approx(sum(row["controller_s"] for row in rows))
     assert found["never_s"] > found["controller_s"] > found["oracle_s"]
+
+
+def test_an_event_behind_the_last_iteration_is_refused(tmp_path: Path) -> None:
+    """As a run's: else it would look as if nothing came of it."""
+    words = ["adapt", str(LONGHAUL), str(PP4), "--iterations", "5", "--picture", str(tmp_path / "adapt.svg")]
+    done = CliRunner().invoke(app, [*words, "--event", f"link {LINK} delay x4 at 5"])
+    assert isinstance(done.exception, BadInput)
+    assert "expected an iteration from 0 to 4" in str(done.exception)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_planned_belief_is_that_of_the_plan(plain: AdaptableJob) -> None:

@@ -19,10 +19,11 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.cli.answer import print_answer
 from testbed.cli.determinism import spread_tables
-from testbed.cli.event_tables import event_tables
+from testbed.cli.event_tables import event_tables, link_event_tables
 from testbed.cli.help import EXAMPLES, GROUPS
 from testbed.cli.lab_tables import doctor_lines, engine_tables, link_tables, mininet_tables
 from testbed.cli.run_tables import ReportPart, details
+from testbed.cli.table_layout import Column, Section, fitted
 from testbed.lab.doctor import _PROBES, FeatureCheck
 from testbed.results.load import Run
 from testbed.vm.determinism import SeedSpread
@@ -98,6 +99,31 @@ def chain_of_datacenters(directory: Path) -> str:
 )
 def test_commands(words: tuple[str, ...], width: int) -> None:
     require_legible(screen(width, *words), width)
+
+
+def test_iterations_with_several_events_stand_beside_what_happens_in_them() -> None:
+    happens = [f"link paris--warsaw {what} at iteration 2 + 30 ms" for what in ("down for 20 ms", "rate 50 %")]
+    events = [word for event in happens for word in ("--event", event)]
+    shown = screen(80, "predict", LONGHAUL, PP4, "--schedule", "1f1b", *events)
+    require_legible(shown, 80)
+    said, table = shown.partition("iterations as links and ranks change")[2], []
+    for line in said.splitlines():
+        if line.startswith("│"):
+            schedule, iterations, _, words = (cell.strip() for cell in line.strip("│").split("│"))
+            if schedule:
+                table.append((schedule, iterations, ""))
+            table[-1] = (*table[-1][:2], f"{table[-1][2]} {words}".strip())
+    assert ("1f1b", "2", "; ".join(happens)) in table, shown
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_cell_that_no_table_has_room_for_goes_on_in_the_next_line(width: int) -> None:
+    key, wide = Column("schedule", ["gpipe", "crosspipe-greedy"]), "a cell of many words " * 12
+    tables = fitted(key, [Section("title", [Column("n", ["1", "2"]), Column("said", ["-", wide])])], width)
+    shown = printed(width, *tables)
+    require_legible(shown, width)
+    assert shown.count("cell") == wide.count("cell"), shown
+    assert shown.count("gpipe") == len(tables), "every table names its rows"
 
 
 @pytest.mark.parametrize("words", [("predict",), ("schedule", "show"), ("schedule", "compare")], ids=" ".join)
@@ -290,6 +316,15 @@ def test_events_between_iterations(width: int) -> None:
     for cell in ("512", "34.2 ms", "277.1 ms", "277.0 ms / 277.2 ms", "234.1 ms / 234.2 ms", "- / -"):
         assert cell in " ".join(shown.split()), cell
     assert event_tables([], width) == []
+
+
+def test_what_links_became_names_the_iteration_as_the_event_does() -> None:
+    """Events count measured iterations, the tables of a run those that warm up, too."""
+    took = {"job": "job", "predicted_s": 0.8, "measured_s": 0.8}
+    event = {"label": "1f1b", "event": "link a rate 50 % at iteration 4", "iteration": 6, "measured_iteration": 4}
+    event |= {"at_s": 0.0, "until_s": 0.0, "late_s": 0.0, "iterations": [took]}
+    (table,) = link_event_tables([event], 200)
+    assert list(table.columns[1].cells) == ["4"]
 
 
 def test_a_row_that_the_model_does_not_cover_is_never_a_bare_yes() -> None:

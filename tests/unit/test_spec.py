@@ -336,6 +336,13 @@ def test_shown_as_a_person_would_write_it() -> None:
     assert [show_time(0.0102), show_time(1e-6), show_rate(1e9), show_time(0)] == ["10.2 ms", "1 us", "1 Gbit/s", "0 s"]
 
 
+@pytest.mark.parametrize(("dtype", "element_bytes"), [("float32", 4), ("float64", 8)])
+def test_a_message_has_whole_elements_as_the_tensor_that_is_sent(dtype: str, element_bytes: int) -> None:
+    model = f"{{kind: linear, layers: 4, d_model: 3, sequence: 3, dtype: {dtype}}}"
+    workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", {"model": model, "message": "1301 B"})
+    assert workload.message_bytes() == element_bytes * -(-1301 // element_bytes)
+
+
 def test_headers_are_part_of_a_message() -> None:
     assert wire_bytes(0) == 0
     assert wire_bytes(MSS - PREAMBLE_BYTES) == MSS - PREAMBLE_BYTES + 66

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.units import TIME, show_change, show_rate, show_rates, show_time, show_times
+from testbed.units import TIME, parse, show_change, show_rate, show_rates, show_time, show_times
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,12 @@ def test_one_time(seconds: float, shown: str) -> None:
 )
 def test_a_column_of_times(seconds: list[float | None], shown: list[str]) -> None:
     assert show_times(seconds) == shown
+
+
+@pytest.mark.parametrize(("text", "expected"), [("10 m", r"a time with a unit \(s, "), ("1e400 s", "a time .*finite")])
+def test_what_is_no_quantity_is_refused_with_what_would_be_one(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=f"^{expected}"):
+        parse(text, TIME, "a time")
 
 
 def test_rates() -> None:

@@ -44,6 +44,6 @@ def test_a_link_that_stays_down_ends_the_run_with_all_names(tmp_path: Path) -> N
     assert done.returncode == 4, done.stderr
     assert "warning: iteration 2 never ends, with link" in done.stderr
     said = next(line for line in done.stderr.splitlines() if line.startswith("error: "))
-    assert said.startswith("error: paris->warsaw sends nothing since 100 ms into iteration 3 (link paris--warsaw")
+    assert said.startswith("error: paris->warsaw sends nothing since 100 ms into measured iteration 2 (link paris")
     assert "rank 0, 1, 2, 3 did not finish iteration 3 of 1f1b within 18." in said
     assert (tmp_path / "out/iterations.parquet").is_file(), "what was measured before is kept"

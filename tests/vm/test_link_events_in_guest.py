@@ -114,6 +114,9 @@ def test_nothing_is_lost_and_what_happened_is_kept(measured: Mapping[str, Measur
     assert len(events) == 2 + 1 + 3 * 2 * 2, "both ends of an outage, direction by direction"
     assert np.abs(events["happened_s"] - events["at_s"]).max() < 1e-6
     assert [entry["iteration"] for entry in document["link_events"]] == [2, 2, 3, 5, 5]
+    assert {entry["iteration"] - entry["measured_iteration"] for entry in document["link_events"]} == {1}, (
+        "warm-up, which events do not count"
+    )
     outage = document["link_events"][2]
     assert outage["until_s"] - outage["at_s"] == pytest.approx(2)
     (job,) = outage["iterations"]
