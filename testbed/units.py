@@ -140,6 +140,11 @@ def show_sizes(sizes_bytes: Sequence[float | None]) -> list[str]:
     return _show_column(sizes_bytes, SIZE, _SIZES)
 
 
+def show_span(low: str, high: str) -> str:
+    """Both ends of a range, e.g. "67.7 ms" and "70.2 ms" -> "67.7 to 70.2 ms"; one of them where they look alike."""
+    return high if low == high else f"{low.partition(' ')[0]} to {high}"
+
+
 def finite(value: float) -> float | None:
     """A number as JSON and tables have it: None for what is infinite or none."""
     return value if math.isfinite(value) else None

@@ -19,6 +19,7 @@ from testbed.plan.timeline import BEGINNING, LinkLost
 from testbed.spec.document import FieldError
 from testbed.spec.event_text import EventText, check_names, read_event
 from testbed.spec.topology import Direction
+from testbed.units import show_span
 
 FORMS = (
     "link NAME delay x4|40 ms, link NAME rate x0.5|60 %|200 Mbit/s, link NAME lost, link NAME traffic 60 % every 6, or "
@@ -86,7 +87,7 @@ def change(text: str, plan: Plan) -> Change:
     if job.mesh.dp > 1:
         raise BadInput.of("--event", "event", text, "no slower rank of a job with replicas: `run --adapt` has that")
     if read.rank >= job.mesh.pp:
-        raise BadInput.of("--event", "rank", read.rank, f"0 to {job.mesh.pp - 1}")
+        raise BadInput.of("--event", "rank", read.rank, show_span("0", str(job.mesh.pp - 1)))
     return Change(read)
 
 

@@ -22,7 +22,7 @@ from testbed.sweep.advise import Advice, Grid
 from testbed.sweep.elasticity import Elasticity
 from testbed.sweep.reshape import efficiency_remark
 from testbed.sweep.variant import Forecast, MemoryUse, Unfit, Variant, given_variant, tokens_of
-from testbed.units import show_change, show_size, show_sizes, show_time, show_times
+from testbed.units import show_change, show_size, show_sizes, show_span, show_time, show_times
 
 _MOST_ELASTICITIES = 8
 
@@ -213,7 +213,7 @@ def _needs(held: Sequence[MemoryUse]) -> str:
     values, in_bytes = [each.used for each in held], held[0].in_bytes
     least, most = min(values), max(values)
     low, high = show_sizes([least, most]) if in_bytes else (_amount(value, in_bytes) for value in (least, most))
-    return high if low == high else f"{low.partition(' ')[0]} to {high}"
+    return show_span(low, high)
 
 
 def _schedules(answer: Answer, unfit: Sequence[Unfit]) -> str:

@@ -28,7 +28,7 @@ from testbed.judge.comparison import (
 )
 from testbed.results.load import Run
 from testbed.thresholds import TIE
-from testbed.units import show_change, show_time, show_times
+from testbed.units import show_change, show_span, show_time, show_times
 
 _MOST_JOBS = 2
 """Of more jobs the answer names the one that the others slow down most, not the fastest schedule of each."""
@@ -101,10 +101,7 @@ def answer_tables(document: Mapping[str, Any], rows: Sequence[ScheduleComparison
     times = show_times(
         [seconds for row in rows for seconds in (row.measured_s, *row.predicted_range_s)],
     )
-    predicted = [
-        low if low == high else f"{low.partition(' ')[0]} to {high}"
-        for low, high in zip(times[1::3], times[2::3], strict=True)
-    ]
+    predicted = [show_span(low, high) for low, high in zip(times[1::3], times[2::3], strict=True)]
     columns = [
         Column("measured", times[0::3]),
         Column("predicted", predicted),
@@ -232,7 +229,7 @@ def _predicted(row: ScheduleComparison) -> str:
     if low_s == high_s:
         return f"{show_time(row.predicted_s)} ({show_change(row.error, 2)})"
     low, high = show_times([low_s, high_s])
-    return f"{low.partition(' ')[0]} to {high} by who comes first"
+    return f"{high}, whoever comes first" if low == high else f"{show_span(low, high)} by who comes first"
 
 
 def _fastest_of(rows: Sequence[ScheduleComparison]) -> list[ScheduleComparison]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from testbed.cli.table_layout import Column, Section, fitted
-from testbed.units import show_time, show_times
+from testbed.units import show_span, show_time, show_times
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
@@ -111,10 +111,6 @@ def _alike(training: TrainingPrediction, rounds: Sequence[int]) -> Iterator[tupl
         yield [int(never)], None
 
 
-def _run_of(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first} to {last}"
-
-
 def predicted_event_tables(spans: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
     """What is predicted of iterations around events; nothing where links stay as they are."""
     if not spans:
@@ -123,7 +119,7 @@ def predicted_event_tables(spans: Sequence[Mapping[str, Any]], width: int) -> li
     times = show_times([span["predicted_s"] for span in spans])
     predicted = ["never ends" if span["predicted_s"] is None else time for span, time in zip(spans, times, strict=True)]
     columns = [
-        Column("iterations", [_run_of(span["first"], span["last"]) for span in spans]),
+        Column("iterations", [show_span(str(span["first"]), str(span["last"])) for span in spans]),
         Column("predicted", predicted),
         Column("in which", ["; ".join(span["events"]) or "-" for span in spans], left=True, wrapped=True),
     ]

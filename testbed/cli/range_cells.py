@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from testbed.units import show_times
+from testbed.units import show_span, show_times
 
 if TYPE_CHECKING:
     from testbed.planning.ties import Range
@@ -19,4 +19,4 @@ def show_ranges(seconds: Sequence[float | None], ranges: Sequence[Range | None])
     ]
     shown = iter(show_times([end for pair in ends for end in pair]))
     cells = zip(shown, shown, strict=True)
-    return [low if high == "-" else f"{low.partition(' ')[0]} to {high}" for low, high in cells]
+    return [low if high == "-" else show_span(low, high) for low, high in cells]

@@ -25,6 +25,7 @@ from testbed.plan.timeline import (
     events_until,
 )
 from testbed.spec.event_text import LEAST_FACTOR, MOST_FACTOR
+from testbed.units import show_span
 
 Place = tuple[str, str]
 """How errors name something: a file or an option, and a field."""
@@ -179,7 +180,7 @@ def check_events(plan: Plan, place: Callable[[int], Place]) -> None:
         expected = f"0, the beginning of an iteration: no {event.kind} can be played inside one"
         require(event.inside_iterations or not at.seconds, source, f"{field}.at.seconds", at.seconds, expected)
         during = 0 <= at.iteration < total or _begins_case(event)
-        require(during, source, f"{field}.at.iteration", at.iteration, f"0 to {total - 1}")
+        require(during, source, f"{field}.at.iteration", at.iteration, show_span("0", str(total - 1)))
         in_order = number == 0 or plan.events[number - 1].at <= at
         require(in_order, source, f"{field}.at.iteration", at.iteration, "events in order of time")
     _check_names(plan, place)
@@ -242,7 +243,8 @@ def _mark(event: Event) -> tuple[tuple[object, ...], str]:
 
 def _check_slower(plan: Plan, event: RankSlower, source: str, field: str) -> None:
     job = next(job for job in plan.jobs if job.name == event.name)
-    require(0 <= event.rank < job.mesh.size, source, f"{field}.rank", event.rank, f"0 to {job.mesh.size - 1}")
+    ranks = job.mesh.size
+    require(0 <= event.rank < ranks, source, f"{field}.rank", event.rank, show_span("0", str(ranks - 1)))
     within = LEAST_FACTOR <= event.factor <= MOST_FACTOR
     require(within, source, f"{field}.factor", event.factor, f"{LEAST_FACTOR:g} to {MOST_FACTOR:g}")
     over = event.until is None or event.until > event.at.iteration
@@ -266,7 +268,7 @@ def _check_times(plan: Plan, place: Callable[[int], Place]) -> None:
             cold = warmup if any(isinstance(change, JobArrives) for change in together) else 0
             last = total - 1 - cold
             why = f", and the first {cold} after an arrival warm up" if cold else ""
-            expected = f"{before + 1} to {last}: some measured iterations come before, some after{why}"
+            expected = f"{show_span(str(before + 1), str(last))}: some measured iterations come before, some after{why}"
             if last <= before:
                 expected = f"more iterations than {total} (--iterations N): some before, some after{why}"
             source, field = place(number)

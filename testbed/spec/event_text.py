@@ -8,9 +8,10 @@
     datacenter NAME down for 8 s
     [JOB] rank 2 slower x1.5
 
-and, behind any of these, when: `at iteration 4` or `at 4`, `at iteration 4 + 120 ms`, or `at 3.2 s`; behind an
-iteration `to 9`, the first one in which it is over, behind any time `for 300 ms`. Whoever plays events says which of
-these it can: a run (planning/link_events.py, planning/rank_events.py), a rehearsal (adaptation/rehearsal_changes.py).
+and, behind any of these, when: `at iteration 4` or `at 4`, `at iteration 4 + 120 ms` or `at 4 + 120 ms`, or `at 3.2 s`;
+behind an iteration `to 9`, the first one in which it is over, behind any time `for 300 ms`. Whoever plays events says
+which of these it can: a run (planning/link_events.py, planning/rank_events.py), a rehearsal
+(adaptation/rehearsal_changes.py).
 """
 
 from __future__ import annotations
@@ -222,10 +223,10 @@ def _moment(when: str) -> tuple[int, float, int | None]:
         if until is not None and until <= begin:
             raise FieldError("", until, f"more than {begin}, when it begins")
         return begin, 0.0, until
-    match = re.fullmatch(r"iteration (\S+)(?: \+ (.+))?", when)
+    match = re.fullmatch(r"(?:iteration (\S+)|([0-9]+))(?: \+ (.+))?", when)
     if match is None:
         return 0, _quantity(when, TIME, "a time", 0.0, MOST_SECONDS), None
-    begun, more = match.groups()
+    begun, more = match[1] or match[2], match[3]
     return _number(begun, number), 0.0 if more is None else _quantity(more, TIME, "a time", 0.0, MOST_SECONDS), None
 
 

@@ -134,5 +134,6 @@ def test_how_far_a_time_lies_outside_its_range() -> None:
 def test_how_a_range_is_shown() -> None:
     between = [Range(0.6707, 0.7052), None, Range(0.5, 0.5)]
     assert show_ranges([0.7, 0.5, 0.5], between) == ["670.7 to 705.2 ms", "500.0 ms", "500.0 ms"]
+    assert show_ranges([13.1801], [Range(13.1801, 13.1803)]) == ["13.18 s"]
     assert range_keys(between[0]) == {"predicted_low_s": 0.6707, "predicted_high_s": 0.7052}
     assert range_keys(None) == {"predicted_low_s": None, "predicted_high_s": None}
