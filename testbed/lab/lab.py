@@ -39,6 +39,8 @@ from testbed.lab.probes import Ends, one_way_delays
 from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import LinkCounters, TimedChange, TimedShaper, choose, qdisc, require_timed, tbf
+from testbed.lab.shaping.passage import added_s
+from testbed.lab.shaping.relay import RelayShaper
 from testbed.lab.trains import TYPE_OF_SERVICE, Train, stamps
 from testbed.lab.wires import Cabling
 from testbed.plan.events import links_change
@@ -104,7 +106,7 @@ class Lab:
         self.nodes = self.places.nodes
         self.warnings: list[str] = []
         self.largest_burst_bytes = largest_burst_bytes
-        self._seed = plan.seed
+        self._seed, self._virtual = plan.seed, plan.clock.name == "virtual"
         self._limits = plan.network.limits
         self._state = planned(plan.network)
         """Without what `lose` took."""
@@ -238,12 +240,22 @@ class Lab:
             self._wires.shape_cards(self._card_shaper)
         self._say(f"{len(self.directions) // 2} OTN links ({self.shaper_name})")
         self._wires.connect_routers(self._shaper)
+        if self.directions and isinstance(self._shaper, RelayShaper) and not self._virtual:
+            self._shaper.hasten(self._added_s())
         self._say("routes")
         self._route()
         self._say(f"TCP profile {self._profile.name}")
         for container in self._everywhere():
             self._sysctls[container.name] |= transport.apply(self._profile, container.pid, container.name)
         self._check_memory()
+
+    def _added_s(self) -> float:
+        """What a passage through the relay takes by itself; nothing where this cannot be measured."""
+        try:
+            return added_s()
+        except (RunFailed, OSError) as error:  # too much else to do, or a kernel without packet sockets
+            self._say(f"links are as slow as this machine: {error}")
+            return 0.0
 
     def rewire(self, plan: Plan, *, largest_burst_bytes: int) -> None:
         """Lay all wires, links and routes anew between the same containers, for a plan that `serves_as_well` allows.

@@ -139,6 +139,15 @@ def test_a_link_serialises_then_delays() -> None:
     assert releases == [11_000_000, 12_000_000, 16_000_000]
 
 
+def test_what_a_passage_takes_by_itself_is_taken_off_the_delay_and_no_more() -> None:
+    packet, begin = udp_packet(958), 1_000_000_000
+    for delay_s, wanted in ((0.01, 9_000_000), (0.002, 1_000_000), (0.0005, 1_000_000)):
+        direction = relay(early_s=0.002)
+        direction.set({"delay_s": delay_s}, begin)  # a link that changes keeps it
+        direction.accept(packet, begin)
+        assert direction.in_flight[0].release - begin == wanted
+
+
 def test_only_waiting_bytes_fill_the_queue() -> None:
     direction = relay(queue_bytes=2500.0)
     packet = udp_packet(958)

@@ -32,6 +32,9 @@ _TAP_QUEUE_PACKETS = 20_000
 
 _ANSWER_S = 10.0
 
+_AWAKE_S = 100e-6
+"""Who sleeps until a frame is due wakes some 60 us later, on a slow machine 150 us."""
+
 _CHANGES = "delay_s", "rate_bps", "sends", "loss", "jitter_s"
 """Of a TimedChange."""
 
@@ -56,6 +59,74 @@ def open_tap(name: str) -> int:
     return fd
 
 
+class RelayProcess:
+    """A relay that carries between TAPs from its start on, and is steered by requests."""
+
+    def __init__(self, taps: Sequence[int], directions: Sequence[dict[str, Any]]) -> None:
+        """`directions`: what each has, as in relay_process.py, with its TAPs as `source` and `sink`. The process has
+        copies of its own of these. Raises RunFailed."""
+        ours, theirs = socket.socketpair()
+        program = Path(__file__).with_name("relay_process.py")
+        command = [sys.executable, "-I", "-S", str(program), str(theirs.fileno())]
+        self._control: socket.socket | None = ours
+        with theirs:
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno(), *taps], stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        ours.settimeout(_ANSWER_S)
+        self._asking = threading.Lock()
+        """Held for a request and its answer: links may be changed by a thread while counters are read."""
+        self.started = self.ask({"parent": os.getpid(), "directions": directions})
+        """What it said of itself."""
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What it answers. Raises RunFailed."""
+        if self._control is None:
+            raise RunFailed("the relay is not running")
+        try:
+            with self._asking:
+                answer = self._answer(self._control, request)
+        except OSError as error:
+            raise RunFailed(f"the relay process does not answer: {error}") from error
+        decoded: dict[str, Any] = json.loads(answer)
+        if "error" in decoded:
+            raise RunFailed(f"relay: {decoded['error']}")
+        return decoded
+
+    @staticmethod
+    def _answer(control: socket.socket, request: dict[str, Any]) -> bytes:
+        """A line for a line. Raises OSError, and RunFailed where the other end is closed."""
+        control.sendall(json.dumps(request).encode() + b"\n")
+        answer = b""
+        while not answer.endswith(b"\n"):
+            part = control.recv(1 << 20)
+            if not part:
+                raise RunFailed("the relay process ended; the links are dead")
+            answer += part
+        return answer
+
+    def stay_awake(self) -> None:
+        """Have it look again and again when a frame is nearly due. Not on the virtual clock, where nobody is late."""
+        self.ask({"op": "stay_awake", "seconds": _AWAKE_S})
+
+    def close(self) -> None:
+        """End it, if it has not ended."""
+        if self._control is None:
+            return
+        self._control.close()
+        self._control = None
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
 class RelayShaper:
     """Starts one relay process for all links and steers it."""
 
@@ -63,12 +134,9 @@ class RelayShaper:
 
     def __init__(self) -> None:
         self._directions: list[ShapedDirection] = []
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._asking = threading.Lock()
-        """Held for a request and its answer: links may be changed by a thread while counters are read."""
+        self._process: RelayProcess | None = None
         self._in_force: list[dict[str, Any]] = []
-        self._started: dict[str, Any] = {}
+        self._early_s = 0.0
         self._scheduled = 0
         """Changes, so far."""
 
@@ -90,15 +158,6 @@ class RelayShaper:
                 os.close(fd)
 
     def _start(self, taps: list[int]) -> None:
-        ours, theirs = socket.socketpair()
-        program = Path(__file__).with_name("relay_process.py")
-        command = [sys.executable, "-I", "-S", str(program), str(theirs.fileno())]
-        with theirs:
-            self._process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno(), *taps], stdin=subprocess.DEVNULL, start_new_session=True
-            )
-        ours.settimeout(_ANSWER_S)
-        self._control = ours
         self._in_force = [
             {name: getattr(d.asked, name) for name in sorted(CHANGEABLE)} | {"queue_bytes": d.queue_bytes}
             for d in self._directions
@@ -107,7 +166,16 @@ class RelayShaper:
         for i, (direction, values) in enumerate(zip(self._directions, self._in_force, strict=True)):
             # Link k has TAPs 2k (forward source) and 2k+1; its directions read one and write the other.
             entries.append({"source": taps[i], "sink": taps[i ^ 1], "seed": direction.seed, **values})
-        self._started = self._ask({"parent": os.getpid(), "directions": entries})
+        self._process = RelayProcess(taps, entries)
+
+    def hasten(self, early_s: float) -> None:
+        """Have all directions let go of what they carry so much earlier, for what a passage takes by itself, and the
+        process stay awake for that."""
+        self._early_s = early_s
+        if self._process is not None:
+            self._process.stay_awake()
+        for place in range(len(self._directions)):
+            self._ask({"op": "set", "direction": place, "early_s": early_s})
 
     def counters(self, *, reset_peaks: bool = False) -> list[LinkCounters]:
         """See Shaper. Frames that the kernel dropped at a TAP count as dropped."""
@@ -146,48 +214,22 @@ class RelayShaper:
 
     def describe(self) -> list[dict[str, Any]]:
         """See Shaper."""
+        started = {} if self._process is None else self._process.started
         return [
-            {"direction": d.asked.label, "shaper": self.name, "process": self._started, **values}
+            {"direction": d.asked.label, "shaper": self.name, "process": started, "early_s": self._early_s, **values}
             for d, values in zip(self._directions, self._in_force, strict=True)
         ]
 
     def close(self) -> None:
         """See Shaper."""
-        if self._control is not None:
-            self._control.close()
-            self._control = None
         if self._process is not None:
-            try:
-                self._process.wait(timeout=2)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.close()
             self._process = None
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        if self._control is None:
+        if self._process is None:
             raise RunFailed("the relay is not running")
-        try:
-            with self._asking:
-                answer = self._answer(self._control, request)
-        except OSError as error:
-            raise RunFailed(f"the relay process does not answer: {error}") from error
-        decoded: dict[str, Any] = json.loads(answer)
-        if "error" in decoded:
-            raise RunFailed(f"relay: {decoded['error']}")
-        return decoded
-
-    @staticmethod
-    def _answer(control: socket.socket, request: dict[str, Any]) -> bytes:
-        """A line for a line. Raises OSError, and RunFailed where the other end is closed."""
-        control.sendall(json.dumps(request).encode() + b"\n")
-        answer = b""
-        while not answer.endswith(b"\n"):
-            part = control.recv(1 << 20)
-            if not part:
-                raise RunFailed("the relay process ended; the links are dead")
-            answer += part
-        return answer
+        return self._process.ask(request)
 
 
 def _make_tap(end: End, mtu: int) -> int:

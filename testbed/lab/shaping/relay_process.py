@@ -4,7 +4,9 @@ Every direction is a queue, then a wire, and does what tc's `police rate R burst
 
     waiting = max(0, when the queue is empty - arrival) * rate / 8 + wire_bytes: beyond `queue_bytes` it is dropped
     sent = max(previous sent, arrival + jitter) + 8 * wire_bytes / rate
-    release = max(previous release, sent + delay)
+    release = max(previous release, sent + delay - early)
+
+`early` is what a passage through this process takes on this machine by itself (passage.py).
 
 Unlike netem it changes what waits as well: from an instant on all bytes that are not sent yet go at the new rate, the
 rest of a frame on the wire included, and while a direction sends nothing they wait. What is sent comes out as it would
@@ -13,8 +15,8 @@ have, and nothing overtakes it.
 A frame is stamped when it is read, and released in order. What is lost as asked has waited for the wire, but does not
 take its time. Bytes are charged as on a real wire: a GSO super-packet pays for the headers of each of its segments.
 It talks JSON, one object per line, over the socket whose number is its only argument: first the configuration, then
-requests (`counters`, `set`, `schedule`, `happened`), each answered by one line. It ends when that socket closes or its
-parent dies.
+requests (`counters`, `set`, `stay_awake`, `schedule`, `happened`), each answered by one line. It ends when that socket
+closes or its parent dies.
 """
 
 import contextlib
@@ -98,8 +100,10 @@ class RelayDirection:
     """One direction of one link: its parameters, its frames on the way, its counters. Times in nanoseconds."""
 
     __slots__ = (
+        "asked_delay",
         "delay",
         "dropped",
+        "early",
         "held",
         "in_flight",
         "jitter",
@@ -138,7 +142,7 @@ class RelayDirection:
         self.dropped = self.lost = self.refused = 0
         self.queue_high_water = 0.0
         self.lateness = [0] * LATENESS_BUCKETS
-        self.delay = self.jitter = 0
+        self.asked_delay = self.delay = self.early = self.jitter = 0
         self.ns_per_byte = self.queue_bytes = self.loss = 0.0
         self.set(config, 0)
 
@@ -147,7 +151,9 @@ class RelayDirection:
         waiting = self._taken_back(now)
         if self.sends:
             self.waiting_bytes = max(0.0, self.queue_empty_at - now) / self.ns_per_byte if self.ns_per_byte else 0.0
-        self.delay = round(values.get("delay_s", self.delay / 1e9) * 1e9)
+        self.asked_delay = round(values.get("delay_s", self.asked_delay / 1e9) * 1e9)
+        self.early = round(values.get("early_s", self.early / 1e9) * 1e9)
+        self.delay = max(0, self.asked_delay - self.early)
         self.jitter = round(values.get("jitter_s", self.jitter / 1e9) * 1e9)
         self.loss = values.get("loss", self.loss)
         self.queue_bytes = values.get("queue_bytes", self.queue_bytes)
@@ -268,7 +274,7 @@ class Relay:
         config = json.loads(self._requests.readline())
         self._directions = [RelayDirection(entry) for entry in config["directions"]]
         self._sources = {entry["source"]: d for entry, d in zip(config["directions"], self._directions, strict=True)}
-        self._timer = Timer()
+        self._timer, self._awake = Timer(), 0
         self._due: list[tuple[int, int]] = []  # (release of the first frame on its way, direction)
         self._changes: list[tuple[int, int, dict]] = []  # type: ignore[type-arg] # (instant, number, request), to come
         self._happened: list[tuple[int, int]] = []  # (number, instant) of those that came
@@ -296,14 +302,22 @@ class Relay:
             self._release_due()
             next_change = self._changes[0][0] if self._changes else 0
             next_release = self._due[0][0] if self._due else next_change
-            self._timer.arm(min(next_release, next_change or next_release))
-            for fd, _ in poller.poll():
+            for fd, _ in self._events(poller, min(next_release, next_change or next_release)):
                 if fd in self._sources:
                     self._read(fd, self._sources[fd])
                 elif fd == self._timer.fd:
                     self._timer.fired()
                 elif not self._serve():
                     return
+
+    def _events(self, poller: select.epoll, until: int) -> list[tuple[int, int]]:
+        """What happens next, at the latest at an instant, if it is not 0: who sleeps until then wakes up too late."""
+        if self._awake and until:
+            if until - time.monotonic_ns() <= self._awake:
+                return poller.poll(0)
+            until -= self._awake
+        self._timer.arm(until)
+        return poller.poll()
 
     def _read(self, fd: int, direction: RelayDirection) -> None:
         read, clock, accept = os.read, time.monotonic_ns, direction.accept
@@ -357,6 +371,9 @@ class Relay:
                     direction.queue_high_water = 0.0
         elif request["op"] == "set":
             self._change(request, time.monotonic_ns())
+            self._answer({"ok": True})
+        elif request["op"] == "stay_awake":
+            self._awake = round(request["seconds"] * 1e9)
             self._answer({"ok": True})
         elif request["op"] == "schedule":
             for change in request["changes"]:
