@@ -36,7 +36,9 @@ MOST_BYTES = 2**16
 _MOST_DIRECTORIES = 64
 """Of one message, as in copies.patch."""
 
-_ANSWER_S, _COPIED_S, _ENDED_S, _READY_S = 5.0, 60.0, 10.0, 180.0
+ANSWER_S = 30.0
+"""It may be making a copy for somebody else, which takes seconds on a slow machine that has much to do."""
+_COPIED_S, _ENDED_S, _READY_S = 60.0, 10.0, 180.0
 
 _GONE = ": it was a copy of the kept guest, which has ended"
 
@@ -87,13 +89,13 @@ class KeptGuest:
 
     def status(self) -> dict[str, Any]:
         """What it is, and what it does. Raises RunFailed."""
-        return self._asked({"ask": "status"}, _ANSWER_S)
+        return self._asked({"ask": "status"}, ANSWER_S)
 
     def stop(self) -> None:
         """End it, and all copies of it; nothing is left when this returns. Raises RunFailed."""
         keeper = os.pidfd_open(self._keeper)
         try:
-            self._asked({"ask": "stop"}, _ANSWER_S)
+            self._asked({"ask": "stop"}, ANSWER_S)
             if not select.select([keeper], [], [], _ENDED_S)[0]:
                 raise self._removed(f"did not end within {_ENDED_S:g} s")
         finally:
@@ -180,7 +182,7 @@ def find() -> KeptGuest | None:
     except (OSError, RuntimeError):
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.settimeout(_ANSWER_S)
+    connection.settimeout(ANSWER_S)
     try:
         connection.connect(f"/proc/self/fd/{place}/{SOCKET}")  # the whole path may be longer than a socket's may be
     except OSError:

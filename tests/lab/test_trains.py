@@ -6,6 +6,8 @@ import pytest
 from in_sandbox import in_sandbox
 from networks import network
 
+from testbed.lab.shaping.passage import MOST_S
+
 pytestmark = pytest.mark.root
 
 LINKS = [
@@ -43,4 +45,4 @@ def test_it_tells_the_delay_and_the_rate_of_its_route_whenever_it_is_read() -> N
         assert last_s - first_s > 0.8 * wire_s, "no faster than the link"
         if sent_s < wire_s:
             assert last_s - first_s < 3 * wire_s
-        assert first_s >= delay_s
+        assert first_s > delay_s - MOST_S  # what a passage takes by itself is taken off

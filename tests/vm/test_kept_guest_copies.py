@@ -21,7 +21,7 @@ from three_ranks import COMPARED, TOPOLOGY, WORKLOAD
 
 from testbed.errors import ExitCode
 from testbed.vm import kernel
-from testbed.vm.kept_guest import SOCKET, VARIABLE
+from testbed.vm.kept_guest import ANSWER_S, SOCKET, VARIABLE
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]  # a boot takes minutes on a machine that has much to do
 
@@ -269,7 +269,7 @@ def test_a_guest_that_does_not_answer_is_ended_and_ends_its_copies(
             os.kill(pid, signal.SIGSTOP)
         code, _, said = own.called(*own.run("stopped", "--quiet"))
         assert code == ExitCode.RUN_FAILED
-        assert "the kept guest did not answer within 5 s: it is ended" in said
+        assert f"the kept guest did not answer within {ANSWER_S:g} s: it is ended" in said
         _, said = orphan.communicate(timeout=30)
     assert orphan.returncode == ExitCode.RUN_FAILED
     assert "it was a copy of the kept guest, which has ended" in said
