@@ -67,10 +67,12 @@ def test_a_message_is_there_when_its_last_part_is(streams: int, receives: str) -
     assert schedule is not None
     messages = predict_case(plan, case, schedule).messages
     first = messages[messages["kind"] != NOTICE][0]
-    parts = part_bytes(SIZE, plan.jobs[0].workload.model.element_bytes, streams)
-    wire = sum(wire_bytes(part) + plan.host_costs.gloo_bytes for part in parts)
+    element = plan.jobs[0].workload.model.element_bytes
+    whole = -(-SIZE // element) * element  # it is no whole number of elements
+    assert whole > SIZE
+    wire = sum(wire_bytes(part) + plan.host_costs.gloo_bytes for part in part_bytes(whole, element, streams))
     assert first["wire_bytes"] == wire
-    assert first["payload_bytes"] == SIZE
+    assert first["payload_bytes"] == whole
     # the receive's notices came long before, so all parts leave as one block
     way_s = 8 * wire / RATE_BPS + DELAY_S + plan.host_costs.handover_s
     assert first["arrived_s"] - first["sent_s"] == pytest.approx(way_s, rel=1e-7)
