@@ -226,9 +226,9 @@ def test_code_of_ones_own_comes_with_each_copy(kept: Kept) -> None:
     own = kept.place / "my_schedule.py"
     own.write_text(own.read_text().replace("def eager(", "def keen("))
     (kept.place / "mine.yaml").write_text(MINE.replace(":eager", ":keen"))
-    kept.measured("changed", job="mine.yaml")
-    assert kept.rows("changed") == ["my_schedule.py:keen"]
-    assert [kept.copy(name) for name in ("mine", "mine-booted", "changed")] == [copied + 1, None, copied + 2]
+    kept.measured("mine-changed", job="mine.yaml")
+    assert kept.rows("mine-changed") == ["my_schedule.py:keen"]
+    assert [kept.copy(name) for name in ("mine", "mine-booted", "mine-changed")] == [copied + 1, None, copied + 2]
 
 
 def test_another_seed_source_or_directory_boots_its_own(kept: Kept, tmp_path: Path) -> None:
