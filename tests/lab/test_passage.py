@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from in_sandbox import in_sandbox
 from networks import two_datacenters
@@ -18,6 +21,25 @@ def facts() -> dict[str, float]:
     with Lab(two_datacenters(), shaper="relay", largest_burst_bytes=1_000_000) as lab:
         found |= {f"link {number}": link["early_s"] for number, link in enumerate(lab.describe()["links"])}
     return found
+
+
+def left_of_a_relay_that_cannot_begin() -> dict[str, object]:
+    from testbed.errors import RunFailed
+    from testbed.lab.shaping.relay import RelayProcess
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    try:
+        RelayProcess([], [{"source": 0}])
+    except RunFailed as error:
+        said = str(error)
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return {"said": said, "children": children, "files": len(list(Path("/proc/self/fd").iterdir())) == before}
+
+
+def test_a_relay_that_cannot_begin_leaves_nothing() -> None:
+    found = in_sandbox(left_of_a_relay_that_cannot_begin)
+    assert "relay process" in str(found["said"])
+    assert (found["children"], found["files"]) == ("", True)
 
 
 def test_what_a_passage_takes_by_itself_is_taken_off() -> None:

@@ -76,8 +76,12 @@ class RelayProcess:
         ours.settimeout(_ANSWER_S)
         self._asking = threading.Lock()
         """Held for a request and its answer: links may be changed by a thread while counters are read."""
-        self.started = self.ask({"parent": os.getpid(), "directions": directions})
-        """What it said of itself."""
+        try:
+            self.started = self.ask({"parent": os.getpid(), "directions": directions})
+            """What it said of itself."""
+        except RunFailed:  # nobody else knows of the process
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:
