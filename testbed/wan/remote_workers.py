@@ -26,6 +26,9 @@ ANSWER_S = 30.0
 _GONE = -1000
 """In place of the exit status of a rank of which nothing is known any more."""
 
+_TORCHRUN_S = 0.5
+"""torchrun ends the processes of a machine one after the other: by then it has told rank 0, after its keeper."""
+
 _LOG_LINES = 20
 _RECENT = 8
 
@@ -204,7 +207,10 @@ class RemoteWorkers(ConnectedWorkers):
 
     def _gone(self, teller: Connection) -> None:
         self.tellers.remove(teller)
-        self._ended[self._teller_of[teller]] = _GONE
+        rank = self._teller_of[teller]
+        if self._ranks[rank] == 0:
+            time.sleep(_TORCHRUN_S)  # whose end has to be said, not that of its keeper
+        self._ended[rank] = _GONE
 
     def _how(self, status: int) -> str:
         return how_gone() if status == _GONE else super()._how(status)
