@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 import typer
 
+from testbed.cli.guest import kept_now, words_of
 from testbed.cli.options import AsJson, emit, show, stdout_console
-from testbed.errors import ExitCode
+from testbed.errors import ExitCode, RunFailed
 
 
 def doctor(as_json: AsJson = False) -> None:
@@ -17,9 +18,15 @@ def doctor(as_json: AsJson = False) -> None:
     from testbed.vm.guest_doctor import examine as examine_guests
 
     findings = [*examine(), *examine_guests()]
+    try:
+        kept = kept_now()
+        guest = [] if kept is None else [words_of(kept)]
+    except RunFailed as error:  # it does not answer, and is ended
+        kept, guest = {"error": str(error)}, [str(error)]
     if as_json:
-        emit({"findings": [asdict(finding) for finding in findings], "ways": ways(findings)})
+        emit({"findings": [asdict(finding) for finding in findings], "ways": ways(findings), "kept_guest": kept})
     else:
-        show(stdout_console(80), *doctor_lines(findings), *(f"{clock}: {how}" for clock, how in ways(findings).items()))
+        clocks = [f"{clock}: {how}" for clock, how in ways(findings).items()]
+        show(stdout_console(80), *doctor_lines(findings), *clocks, *guest)
     if not usable(findings):
         raise typer.Exit(ExitCode.MACHINE_LACKS)

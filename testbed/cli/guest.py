@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -68,8 +69,7 @@ def guest_stop(as_json: AsJson = False) -> None:
 @guest_app.command("status")
 def guest_status(as_json: AsJson = False) -> None:
     """Say whether a guest is kept, and what it does."""
-    there = _kept()
-    _show(None if there is None else there.status(), as_json)
+    _show(kept_now(), as_json)
 
 
 def _kept() -> KeptGuest | None:
@@ -78,15 +78,29 @@ def _kept() -> KeptGuest | None:
     return kept_guest.find()
 
 
+def kept_now() -> dict[str, Any] | None:
+    """The status of the guest that this user keeps, if there is one. Raises RunFailed."""
+    there = _kept()
+    if there is None:
+        return None
+    try:
+        return there.status()
+    finally:
+        there.close()
+
+
+def words_of(status: Mapping[str, Any]) -> str:
+    """What is kept, and what it does, in one line."""
+    ends = status["ends_in_s"]
+    when = "in use" if ends is None else f"ends after {show_time(round(ends))} more without use"
+    return (
+        f"a guest is kept, seed {status['is']['seed']}, {show_size(status['memory_bytes'])} of memory; {when}; "
+        f"copies: {status['copies']}, of which {status['running']} at work"
+    )
+
+
 def _show(status: dict[str, Any] | None, as_json: bool) -> None:
     if as_json:
         emit({"kept": status is not None, **(status or {})})
-    elif status is None:
-        print("no guest is kept; testbed guest start keeps one")
     else:
-        ends = status["ends_in_s"]
-        when = "in use" if ends is None else f"ends after {show_time(round(ends))} more without use"
-        print(
-            f"a guest is kept, seed {status['is']['seed']}, {show_size(status['memory_bytes'])} of memory; {when}; "
-            f"copies: {status['copies']}, of which {status['running']} at work"
-        )
+        print("no guest is kept; testbed guest start keeps one" if status is None else words_of(status))

@@ -122,10 +122,13 @@ def framing_of(network: Network, taken: Iterable[tuple[str, Route]]) -> Framing:
     return Framing(framing.MTU, gso)
 
 
-def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] = ()) -> Plan:
+def make_plan(
+    topology: Topology, *workloads: Workload, sources: Sequence[str] = (), by_option: Sequence[str] = ()
+) -> Plan:
     """The plan of workloads on a topology, still without cases. Raises BadInput when they do not fit together.
 
-    `sources` are the workloads' files, for errors in what only their schedules know: their options.
+    `sources` are the workloads' files, for errors in what only their schedules know: their options. `by_option`: those
+    of the topology's events that `--event` has brought, which errors blame.
     """
     host_costs = measured_costs("real")  # as a plan's clock is until with_clock
     at = similitude.common_scales(workloads, host_costs.gloo_bytes)
@@ -158,7 +161,13 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
         transport=workloads[0].transport,
         seed=workloads[0].seed,
     )
-    check_events(plan, lambda number: (topology.name, f"events: {plan.events[number]}"))
+    brought = {topology.event(text).text for text in by_option}
+
+    def place_of(number: int) -> tuple[str, str]:
+        text = str(plan.events[number])
+        return ("--event", text) if text in brought else (topology.name, f"events: {text}")
+
+    check_events(plan, place_of)
     for job in jobs:
         _check_routes(network, job)
     return _one_after_the_other(_beside(plan, background_of(topology, network), topology.name))
@@ -237,7 +246,7 @@ def load_plan(
     sources = [_source(path, job.name) for path, job in zip(workloads, jobs, strict=True)]
     files = {job.name: source for job, source in zip(jobs, sources, strict=True)}
     with naming_files({network.name: _source(topology, network.name)} | files):
-        plan = make_plan(network, *jobs, sources=sources)
+        plan = make_plan(network, *jobs, sources=sources, by_option=events)
     return plan if background is None else with_background(plan, background)
 
 

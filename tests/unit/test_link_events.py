@@ -124,7 +124,7 @@ def test_any_other_text_is_an_error_with_words(text: str, begins: str) -> None:
     ("words", "expected"),
     [
         (["link x rate 5 % at 1 s"], "error: --event: event: got 'x', expected one of the links"),
-        (["link {north} rate 5 % at iteration 9"], "at.iteration: got 9, expected 0 to 1"),
+        (["link {north} rate 5 % at iteration 9"], "error: --event: link .*at.iteration: got 9, expected 0 to 1"),
         (["datacenter x down for 1 s at 1 s"], "got 'x', expected one of the datacenters that have links"),
         (["link {north} a -> b rate 5 % at 1 s"], "got 'a -> b', expected"),
         (["link {north} rate 5 % at 60 s"], "events: got 'link .* rate 5 % at 60 s', expected a moment before"),

@@ -186,6 +186,15 @@ def test_copies_give_the_nanoseconds_of_a_boot_one_alone_and_two_at_once(kept: K
         assert kept.times(name) == kept.times("booted")
 
 
+def test_the_doctor_knows_of_it(kept: Kept) -> None:
+    code, out, said = kept.called("doctor", "--json")
+    assert code in (ExitCode.OK, ExitCode.MACHINE_LACKS), said
+    status = kept.guest("status")
+    status.pop("kept")
+    found = json.loads(out)["kept_guest"]
+    assert {**found, "ends_in_s": None} == {**status, "ends_in_s": None}
+
+
 def test_who_goes_takes_the_copy_along_and_leaves_the_guest_as_does_a_copy_that_dies(kept: Kept) -> None:
     before = kept.guest("status")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
