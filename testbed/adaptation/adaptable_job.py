@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from testbed.adaptation.candidate import JobSetting
 from testbed.adaptation.estimates import Belief, PathEstimate, exactly
@@ -23,6 +23,7 @@ from testbed.plan.plan import Case, Job, JobSchedule, Plan
 from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.routes import datacenter_of, nodes_of_ranks
 from testbed.planning.resolve import framing_of
+from testbed.planning.schedules import with_options
 from testbed.routing.candidates import DirectionsByPlace
 from testbed.schedule.registry import family_of
 from testbed.spec.choice import MOST_LABEL, ScheduleChoice, with_ending
@@ -32,6 +33,10 @@ MOST_DETOUR = 2
 
 _ROOM_BEHIND = len(" from 100000")
 """Of a label, for the iteration from which on a recipe is used."""
+
+SEARCHED: Mapping[str, Any] = {"evaluations": 60}
+"""Options of families that search, where they are made anew whenever something else is believed: a second or so, where
+all that they evaluate alone takes ten, in which on the real clock nothing would be trained."""
 
 MOST_SETTINGS = 64
 """Of which each is predicted with every schedule after every iteration in which something has changed."""
@@ -193,7 +198,7 @@ def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice], may: MayChange 
         raise BadInput.of(job.workload.name, "jobs", len(plan.jobs), expected)
     if may.starts:
         raise BadInput.of(VARY, "starts", may.starts, "several jobs: one alone has nobody to make room for")
-    able = [choice for choice in choices if not family_of(choice).solver]
+    able = [_quick(choice) for choice in choices if not family_of(choice).solver]
     if not able:
         raise BadInput.of(job.workload.name, "schedules", len(choices), "one or more that need no solver")
     at = {choice.label: costs.stages_of(job, choice) for choice in able}
@@ -225,6 +230,12 @@ def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice], may: MayChange 
                     problem = replace(bare.problem_of(bare.plan, choice, setting), streams=())
                     recipes.append(Recipe(label, choice, setting, problem))
     return bare._replace(recipes=tuple(recipes))
+
+
+def _quick(choice: ScheduleChoice) -> ScheduleChoice:
+    """The choice, with fewer evaluations than alone where its family takes some and the workload does not say any."""
+    given = choice.options().keys()
+    return with_options(choice, {name: value for name, value in SEARCHED.items() if name not in given})
 
 
 def _moved(setting: JobSetting) -> dict[Pair, Route]:

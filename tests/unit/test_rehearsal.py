@@ -30,6 +30,7 @@ from testbed.errors import BadInput
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.planning.resolve import load_plan
 from testbed.planning.schedules import choose
+from testbed.spec.choice import ScheduleChoice
 from testbed.spec.event_text import Becomes
 
 ROOT = Path(__file__).parents[2]
@@ -240,6 +241,13 @@ def test_slots_are_drawn_by_seed_and_the_same_for_every_schedule(plain: Adaptabl
     assert (one != other).any()
     assert one.shape == (1, 4, 4, 8)
     assert AS_PACED.slots_s(problem, 3) is None
+
+
+def test_families_that_search_do_so_quickly_unless_the_workload_says_how_long(plain: AdaptableJob) -> None:
+    own = ScheduleChoice.model_validate({"schedule": "search", "label": "own", "evaluations": 7})
+    choices = [*choose(plain.plan, ["1f1b", "search"]), own]
+    found = {recipe.label: recipe.choice.options() for recipe in adaptable_job(plain.plan, choices).recipes}
+    assert found == {"1f1b": {}, "search": {"evaluations": 60}, "own": {"evaluations": 7}}
 
 
 def test_what_really_happens_is_what_the_event_says(plain: AdaptableJob) -> None:
