@@ -35,6 +35,9 @@ from testbed.wan.wan_messages import (
 if TYPE_CHECKING:
     from testbed.train.data import Corpus
 
+WHY_ENDED = "another rank of this machine failed, or somebody interrupted it"
+"""When torchrun ends all of its processes."""
+
 _MOST_LOG = 1_000_000
 """Characters of a worker's log that rank 0 gets, from its end."""
 
@@ -57,7 +60,8 @@ class RankKeeper:
     _logs: list[Path] = field(default_factory=list)
 
     def keep(self) -> None:
-        """Do as rank 0 says. Raises RunFailed with what it says has failed, or when it is gone."""
+        """Do as rank 0 says. Raises RunFailed: what it says has failed, it is gone, or torchrun ends us."""
+        signal.signal(signal.SIGTERM, self._ended_by_torchrun)
         with tempfile.TemporaryDirectory(prefix="testbed-wan-") as scratch, MachineWitness() as witness:
             try:
                 self._serve(Path(scratch), witness)
@@ -65,6 +69,9 @@ class RankKeeper:
                 raise RunFailed("rank 0 has gone without a word") from error
             finally:
                 self._end_worker()
+
+    def _ended_by_torchrun(self, *_: object) -> NoReturn:
+        raise RunFailed(f"torchrun has ended rank {self.rank}: {WHY_ENDED}")
 
     def _serve(self, scratch: Path, witness: MachineWitness) -> None:
         while True:
@@ -117,6 +124,7 @@ class RankKeeper:
         try:
             die_with_parent(signal.SIGKILL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to handle
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self.leader.close()
             status = work(self.rank - world.first_rank, world, self.worker_line, self.corpus, self.longest_spin_s)
         finally:

@@ -38,7 +38,7 @@ from testbed.train.protocol import WorkerPlace, WorldSpec
 from testbed.wan import admission, torchrun_environment
 from testbed.wan.admission import Introduction
 from testbed.wan.believed_paths import as_documents, hints, measure_paths
-from testbed.wan.rank_keeper import RankKeeper
+from testbed.wan.rank_keeper import WHY_ENDED, RankKeeper
 from testbed.wan.remote_workers import Keepers, RemoteWorkers
 from testbed.wan.torchrun_environment import TorchrunEnvironment
 from testbed.wan.wan_accounts import GivenRoutes, WanAccounts
@@ -155,7 +155,7 @@ def lead(plan: Plan | None, mine: WanRank, directory: Path, reporter: Reporter) 
 
 def _ended_by_torchrun(*_: object) -> NoReturn:
     _no_more_signals()
-    raise RunFailed("torchrun has ended rank 0: another rank of this machine failed, or somebody interrupted it")
+    raise RunFailed(f"torchrun has ended rank 0: {WHY_ENDED}")
 
 
 def _no_more_signals(*_: object) -> None:

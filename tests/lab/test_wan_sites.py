@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,11 @@ def test_a_rank_that_is_killed_is_named_and_ends_all(tmp_path: Path, of: str, ho
     assert not (tmp_path / "out/comparison.json").exists()
 
 
+def kept_by_keepers() -> set[Path]:
+    """Their directories for logs."""
+    return set(Path(tempfile.gettempdir()).glob("testbed-wan-*"))
+
+
 @pytest.mark.parametrize(
     ("how", "what"),
     [
@@ -181,11 +187,12 @@ def test_a_rank_that_is_killed_is_named_and_ends_all(tmp_path: Path, of: str, ho
 )
 def test_the_end_of_rank_0_ends_all(tmp_path: Path, how: signal.Signals, what: str) -> None:
     planned(tmp_path, "--set=parallelism.pipeline=2", "--iterations=2000")
+    others = kept_by_keepers()
     with two_sites() as sites:
         processes = [sites.torchrun(site, tmp_path, "plan.json", "--out", "out") for site in (0, 1)]
         with ending(processes):
             wait_until_training(tmp_path / "out", processes)
-            started = descendants(processes[0].pid)
+            started, scratch = descendants(processes[0].pid), kept_by_keepers() - others
             if how is signal.SIGTERM:  # as whoever stops a job does
                 os.kill(processes[0].pid, how)
             else:
@@ -193,6 +200,9 @@ def test_the_end_of_rank_0_ends_all(tmp_path: Path, how: signal.Signals, what: s
                 os.kill(parent(parent(worker)), how)
             told = said(processes)
             wait_until_gone(started)
+    assert scratch
+    if how is signal.SIGTERM:
+        assert not scratch & kept_by_keepers()
     assert exit_codes(told[1]) == [ExitCode.RUN_FAILED], told
     (line,) = errors(told[1])
     assert line.startswith(what)
