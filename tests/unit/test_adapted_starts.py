@@ -35,7 +35,7 @@ HALF, HALF_AT = "rate / 2", "link shared rate x0.5 at"
 VIRTUAL = ("--clock", "virtual")
 
 
-def plan_of(name: str = HALF, iterations: int = 14) -> Plan:
+def plan_of(name: str = HALF, iterations: int = 10) -> Plan:
     return adapting_starts.planned(*adapting_starts.own(name, iterations))
 
 
@@ -135,7 +135,7 @@ def test_nothing_is_shifted_while_nothing_happens(name: str) -> None:
 def test_the_benchmark_draws_by_seed_and_says_what_is_gained() -> None:
     one, same, other = (adapting_starts.drawn(seed, 3, 9) for seed in (1, 1, 2))
     assert one == same != other
-    found = adapting_starts.Adapted("half", False, adapted(plan_of(iterations=45)))
+    found = adapting_starts.Adapted("half", False, adapted(plan_of(iterations=35)))
     assert found.share is not None
     assert adapting_starts.shares("gain", [found]).passed
     steady = found._replace(steady=True)
@@ -155,7 +155,7 @@ def rehearsed(topology: Document, workloads: list[Document], drawn: SlotVariatio
 
 def test_a_rehearsal_decides_as_the_labs_controller_does(halved: list[dict[str, Any]]) -> None:
     """Of both the same code; what they are told of iterations is the model's, found in two ways."""
-    found = rehearsed(*adapting_starts.own(HALF, 14))
+    found = rehearsed(*adapting_starts.own(HALF, 10))
     for row, known in zip(found.rows, halved, strict=True):
         decided = None if row.step.swapped_to is None else row.step.swapped_to.label
         assert decided == known["swapped_to"]
@@ -170,7 +170,7 @@ def test_a_rehearsal_decides_as_the_labs_controller_does(halved: list[dict[str, 
 
 
 def test_the_order_in_which_jobs_are_named_decides_nothing() -> None:
-    topology, workloads = adapting_starts.own(HALF, 14)
+    topology, workloads = adapting_starts.own(HALF, 8)
     one, other = ([row.adapted_s for row in rehearsed(topology, each).rows] for each in (workloads, workloads[::-1]))
     assert one == pytest.approx(other, rel=1e-3)
 
@@ -185,7 +185,7 @@ def test_nothing_is_shifted_in_a_rehearsal_of_slots_that_vary() -> None:
 
 def test_a_command_rehearses_several_jobs(tmp_path: Path) -> None:
     words: tuple[str | Path, ...]
-    words = "adapt", *written(tmp_path), "--vary", "starts=8", "--iterations", "4", "--picture", tmp_path / "a.svg"
+    words = "adapt", *written(tmp_path), "--vary", "starts=4", "--iterations", "4", "--picture", tmp_path / "a.svg"
     done = run_testbed(*words, "--event", f"{HALF_AT} 2", COLUMNS="80")
     assert done.returncode == 0, done.stderr
     assert "every job, from its own start" in done.stdout
