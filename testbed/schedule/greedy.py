@@ -34,8 +34,8 @@ DEFAULT_SUB_BLOCKS = 4
 _NUMBERS = np.array([KINDS.index(kind) for kind in SPLIT_KINDS])
 
 LARGE = 4000
-"""Ranks x microbatches x sub-blocks from which the compiled loop is worth its import: of one problem, or, where the event
-model runs compiled, of small ones together, as a controller has them made anew in every iteration."""
+"""Ranks x microbatches x sub-blocks from which the compiled loop is worth its import: of one problem, or, where the
+event model runs compiled, of small ones together, as a controller has them made anew in every iteration."""
 
 
 @dataclass
