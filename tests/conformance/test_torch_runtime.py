@@ -63,7 +63,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         microbatches, placement = FORMATS[file_format], FAMILIES[name].stage_to_rank(RANKS)
         memory = float(2 * RANKS + microbatches)
         problem = uniform(RANKS, microbatches, memory=memory, delay_s=0.3, stage_to_rank=placement)
-        limits = {"time_limit_s": 0.5} if "time_limit_s" in FAMILIES[name].option_names() else {}
+        limits = {"time_limit_s": 0.1} if "time_limit_s" in FAMILIES[name].option_names() else {}
         schedule = generate(name, problem, **limits)
         if name == "crosspipe-greedy":  # sub-blocks are merged for torch: they must be among what is tested
             assert any(action.part != WHOLE for _, action in schedule.actions())
