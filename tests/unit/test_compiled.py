@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from types import FunctionType
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from made import QUICK, in_packets, quick, with_collectives
 from numba import typeof
 
-from testbed.model import machine_code, network
+from testbed.model import compiled, machine_code, network
 from testbed.model.bubble import time_by_cause
 from testbed.model.compile import cache_directory, compiled_modules
 from testbed.model.compiled import EVENT_MODEL
@@ -38,6 +38,7 @@ from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, Transfer, uniform
 from testbed.pipeline.ticks import in_ticks
 from testbed.pipeline.validate import validate
+from testbed.schedule import greedy, greedy_compiled
 from testbed.schedule.greedy import greedy_actions, greedy_rows
 from testbed.schedule.greedy_compiled import GREEDY_LOOP
 from testbed.schedule.registry import FAMILIES, generate
@@ -230,6 +231,27 @@ def test_small_programs_are_compiled_once_they_have_taken_as_long_as_the_import(
     many, different = map(int, done.stdout.split())
     assert 20 < many < 2000
     assert different == 1
+
+
+def test_small_greedies_are_compiled_where_the_event_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once they have taken as long together as the machine code takes to load; by themselves never."""
+    loop, calls = greedy_compiled.greedy, []
+
+    def noted(*asked: Any) -> Any:
+        calls.append(asked)
+        return loop(*asked)
+
+    monkeypatch.setattr(greedy_compiled, "greedy", noted)
+    monkeypatch.setattr(greedy, "_SO_FAR", greedy._SmallOnes())
+    monkeypatch.setitem(sys.modules, COMPILED, compiled)
+    problem, size = uniform(4, 8, delay_s=2.0, cuts=(1,)), 4 * 8 * greedy.DEFAULT_SUB_BLOCKS
+    found = {greedy.crosspipe_greedy(problem).rows for _ in range(greedy.LARGE // size)}
+    assert not calls
+    found.add(greedy.crosspipe_greedy(problem).rows)
+    assert (len(calls), len(found)) == (1, 1)
+    monkeypatch.delitem(sys.modules, COMPILED)
+    greedy.crosspipe_greedy(problem)
+    assert len(calls) == 1
 
 
 def test_a_circular_wait_is_noticed() -> None:
