@@ -1,7 +1,9 @@
-"""For all tests: Hypothesis without deadline and pace, which a busy machine would miss; Ctrl-C does what it does."""
+"""For all tests: Hypothesis without deadline and pace, which a busy machine would miss; Ctrl-C does what it does; no
+looking for garbage in what is imported and collected."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
 
+gc.disable()  # until tests are collected: of what is imported nothing is garbage, and to look for it took a third
+
 settings.register_profile("testbed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("testbed")
 
@@ -23,6 +27,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell gives it to 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or nothing that tests start could be interrupted
 
 os.environ[VARIABLE] = "no"  # a guest that somebody keeps here is no matter of tests
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.set_threshold(50_000)  # as every command has it
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -8,6 +8,8 @@ planned. Times are whole ticks (ticks.py), so that equal times tie in every unit
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -15,6 +17,7 @@ from pydantic import Field
 
 from testbed.errors import BadInput
 from testbed.model.network import Ints
+from testbed.model.simulate import COMPILED as COMPILED_MODEL
 from testbed.pipeline.action_columns import ActionColumns, rows_of
 from testbed.pipeline.ir import KINDS, WHOLE, Row, Schedule
 from testbed.pipeline.problem import Problem
@@ -31,7 +34,18 @@ DEFAULT_SUB_BLOCKS = 4
 _NUMBERS = np.array([KINDS.index(kind) for kind in SPLIT_KINDS])
 
 LARGE = 4000
-"""Ranks x microbatches x sub-blocks from which the compiled loop is worth its import."""
+"""Ranks x microbatches x sub-blocks from which the compiled loop is worth its import: of one problem, or, where the
+event model runs compiled, of small ones together, as a controller has them made anew in every iteration."""
+
+
+@dataclass
+class _SmallOnes:
+    """What this process has been asked for since the event model runs compiled."""
+
+    size: int = 0
+
+
+_SO_FAR = _SmallOnes()
 
 
 def crosspipe_greedy(problem: Problem, n_sub: Annotated[int, Field(ge=1, le=64)] = DEFAULT_SUB_BLOCKS) -> Schedule:
@@ -41,9 +55,16 @@ def crosspipe_greedy(problem: Problem, n_sub: Annotated[int, Field(ge=1, le=64)]
     """
     if problem.n_stages != problem.n_ranks:
         raise BadInput.of("crosspipe-greedy", "stages per rank", problem.n_stages // problem.n_ranks, "1")
-    large = problem.n_ranks * problem.n_microbatches * n_sub > LARGE
-    rows = greedy_rows(in_ticks(problem), n_sub, compiled=large)
+    size = problem.n_ranks * problem.n_microbatches * n_sub
+    rows = greedy_rows(in_ticks(problem), n_sub, compiled=_worth_compiling(size))
     return Schedule("crosspipe-greedy", rows, problem.stage_to_rank, problem.n_microbatches)
+
+
+def _worth_compiling(size: int) -> bool:
+    if COMPILED_MODEL not in sys.modules:
+        return size > LARGE
+    _SO_FAR.size += size
+    return _SO_FAR.size > LARGE
 
 
 def greedy_rows(problem: Problem, n_sub: int, *, compiled: bool = True) -> tuple[Row, ...]:

@@ -43,9 +43,10 @@ CHUNKED = {
     "dualpipe-v": "DualPipeV",
 }
 SHAPES = [
-    *((p, m) for p in (1, 2, 3, 4) for m in range(1, 4 * p + 2)),
-    *((6, m) for m in (1, 5, 6, 7, 12, 18)),
-    *((8, m) for m in (1, 7, 8, 9, 15, 16, 17, 24, 32, 33)),
+    *((1, m) for m in (1, 2, 5)),
+    *((p, m) for p in (2, 3) for m in range(1, 4 * p + 1)),
+    *((4, m) for m in (1, 3, 4, 5, 8, 9, 16)),
+    *((8, m) for m in (8, 17)),
 ]
 """Pipeline ranks, microbatches."""
 
@@ -71,7 +72,7 @@ def test_the_order_is_torchs(name: str) -> None:
                 expected[-1] = repaired(expected[-1])
             assert rows(name, p, m) == tuple(expected), (p, m)
             compared += 1
-    assert compared > 15
+    assert compared > 12
 
 
 def test_zb_h1_is_torchs_interleaved_zero_bubble_with_one_stage_per_rank() -> None:

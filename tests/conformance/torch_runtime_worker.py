@@ -1,8 +1,8 @@
 """The ranks of test_torch_runtime.py: load CSV schedules into torch's own runtime and save the gradients they give.
 
-Arguments: number of ranks, directory with jobs.json (a list of {name, format, stages}) and the CSV files. What is
-imported takes seconds: it is once, by the process of which the ranks are forks. Who fails ends them all, with its words
-in RANK.log.
+Arguments: number of ranks, directory with jobs.json (a list of {name, format, stages, microbatches}) and the CSV files.
+What is imported takes seconds: it is once, by the process of which the ranks are forks. Who fails ends them all, with
+its words in RANK.log.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from testbed.train.model_protocol import build_layers
 from testbed.train.split import GradientStore
 
 
-def run(job: dict[str, Any], rank: int, ranks: int, directory: Path) -> dict[str, np.ndarray]:
-    spec = workload(ranks)
+def run(job: dict[str, Any], rank: int, directory: Path) -> dict[str, np.ndarray]:
+    spec = workload(job["microbatches"])
     placement = list(job["stages"])
     corpus, n_stages = load_corpus(), len(placement)
     batches = [
@@ -68,7 +68,7 @@ def rank_of(rank: int, ranks: int, directory: Path) -> None:
         timeout=timedelta(seconds=60),
     )
     for job in json.loads((directory / "jobs.json").read_text()):
-        np.savez(directory / f"{job['name']}-{rank}.npz", **run(job, rank, ranks, directory))  # type: ignore[arg-type]
+        np.savez(directory / f"{job['name']}-{rank}.npz", **run(job, rank, directory))  # type: ignore[arg-type]
         distributed.barrier()
     distributed.destroy_process_group()
 

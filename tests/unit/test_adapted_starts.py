@@ -35,7 +35,7 @@ HALF, HALF_AT = "rate / 2", "link shared rate x0.5 at"
 VIRTUAL = ("--clock", "virtual")
 
 
-def plan_of(name: str = HALF, iterations: int = 14) -> Plan:
+def plan_of(name: str = HALF, iterations: int = 35) -> Plan:
     return adapting_starts.planned(*adapting_starts.own(name, iterations))
 
 
@@ -50,9 +50,15 @@ def jobs(plan: Plan) -> JobsInRounds:
 
 
 @pytest.fixture(scope="module")
-def halved(plan: Plan) -> list[dict[str, Any]]:
+def training(plan: Plan) -> dict[str, Any]:
     """What the lab's controller makes of it in the model."""
-    rows: list[dict[str, Any]] = adapted(plan)["iterations"]
+    return adapted(plan)
+
+
+@pytest.fixture(scope="module")
+def halved(training: dict[str, Any]) -> list[dict[str, Any]]:
+    """Its iterations."""
+    rows: list[dict[str, Any]] = training["iterations"]
     return rows
 
 
@@ -129,13 +135,13 @@ def test_starts_are_shifted_when_a_link_changes_and_not_before(halved: list[dict
 
 @pytest.mark.parametrize("name", ["nothing", "nothing, slots of 3 % CV"])
 def test_nothing_is_shifted_while_nothing_happens(name: str) -> None:
-    assert not any(row["swapped_to"] or row["changes"] for row in adapted(plan_of(name))["iterations"])
+    assert not any(row["swapped_to"] or row["changes"] for row in adapted(plan_of(name, 10))["iterations"])
 
 
-def test_the_benchmark_draws_by_seed_and_says_what_is_gained() -> None:
+def test_the_benchmark_draws_by_seed_and_says_what_is_gained(training: dict[str, Any]) -> None:
     one, same, other = (adapting_starts.drawn(seed, 3, 9) for seed in (1, 1, 2))
     assert one == same != other
-    found = adapting_starts.Adapted("half", False, adapted(plan_of(iterations=45)))
+    found = adapting_starts.Adapted("half", False, training)
     assert found.share is not None
     assert adapting_starts.shares("gain", [found]).passed
     steady = found._replace(steady=True)
@@ -153,9 +159,13 @@ def rehearsed(topology: Document, workloads: list[Document], drawn: SlotVariatio
     return rehearse_jobs(jobs_in_rounds(plan, 8), changes, iterations, chosen, swap_s=SHIFT_S, drawn=drawn)
 
 
-def test_a_rehearsal_decides_as_the_labs_controller_does(halved: list[dict[str, Any]]) -> None:
+@pytest.fixture(scope="module")
+def found() -> Rehearsal:
+    return rehearsed(*adapting_starts.own(HALF, 35))
+
+
+def test_a_rehearsal_decides_as_the_labs_controller_does(found: Rehearsal, halved: list[dict[str, Any]]) -> None:
     """Of both the same code; what they are told of iterations is the model's, found in two ways."""
-    found = rehearsed(*adapting_starts.own(HALF, 14))
     for row, known in zip(found.rows, halved, strict=True):
         decided = None if row.step.swapped_to is None else row.step.swapped_to.label
         assert decided == known["swapped_to"]
@@ -169,10 +179,10 @@ def test_a_rehearsal_decides_as_the_labs_controller_does(halved: list[dict[str, 
     assert found.total_s("oracle") <= found.total_s("adapted") <= found.total_s("never")
 
 
-def test_the_order_in_which_jobs_are_named_decides_nothing() -> None:
-    topology, workloads = adapting_starts.own(HALF, 14)
-    one, other = ([row.adapted_s for row in rehearsed(topology, each).rows] for each in (workloads, workloads[::-1]))
-    assert one == pytest.approx(other, rel=1e-3)
+def test_the_order_in_which_jobs_are_named_decides_nothing(found: Rehearsal) -> None:
+    topology, workloads = adapting_starts.own(HALF, 35)
+    other = rehearsed(topology, workloads[::-1])
+    assert [row.adapted_s for row in found.rows] == pytest.approx([row.adapted_s for row in other.rows], rel=1e-3)
 
 
 def test_nothing_is_shifted_in_a_rehearsal_of_slots_that_vary() -> None:
@@ -185,7 +195,7 @@ def test_nothing_is_shifted_in_a_rehearsal_of_slots_that_vary() -> None:
 
 def test_a_command_rehearses_several_jobs(tmp_path: Path) -> None:
     words: tuple[str | Path, ...]
-    words = "adapt", *written(tmp_path), "--vary", "starts=8", "--iterations", "4", "--picture", tmp_path / "a.svg"
+    words = "adapt", *written(tmp_path), "--vary", "starts=4", "--iterations", "4", "--picture", tmp_path / "a.svg"
     done = run_testbed(*words, "--event", f"{HALF_AT} 2", COLUMNS="80")
     assert done.returncode == 0, done.stderr
     assert "every job, from its own start" in done.stdout

@@ -28,7 +28,7 @@ def makespan(name: str, problem: Problem) -> float:
 
 
 @given(st.data())
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_no_family_is_below_the_bound(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(QUICK))
     p, m = data.draw(st.integers(2, 5)), data.draw(st.integers(1, 8))
@@ -50,7 +50,7 @@ def test_no_family_is_below_the_bound(data: st.DataObject) -> None:
 
 
 @given(st.data(), st.sampled_from(Placement), small, small, small, small)
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_list_schedules_are_valid_and_above_the_bound(
     data: st.DataObject, placement: Placement, delay: int, wire: int, weight: int, extra: int
 ) -> None:

@@ -26,25 +26,25 @@ def seen(seeds: Iterable[int], **parts: bool) -> Counter[str]:
 
 def test_no_order_beats_the_lower_bound() -> None:
     # those with stages of no length once beat it
-    total = seen([*range(120), 1058, 1085, 1211])
-    assert total["every order tried"] > 30
-    assert total["the lower bound is met"] > 30
+    total = seen([*range(48), 1058, 1085, 1211])
+    assert total["every order tried"] > 10
+    assert total["the lower bound is met"] > 10
 
 
 def test_no_order_beats_the_solver() -> None:
-    assert seen(range(300, 308), solver=True)["optimal"] >= 3
+    assert seen(range(300, 305), solver=True)["optimal"] >= 2
 
 
 def test_another_model_agrees() -> None:
     """One that shares nothing with the solver's comes to the same optima."""
-    total = seen(range(400, 416), own=True)
-    assert total["own model asked"] == 16
-    assert total["proven by the own model"] >= 4
+    total = seen(range(400, 410), own=True)
+    assert total["own model asked"] == 10
+    assert total["proven by the own model"] >= 2
 
 
 def test_the_best_is_never_slower_than_what_it_stands_for() -> None:
     total: Counter[str] = Counter()
-    for seed in range(8):
+    for seed in range(4):
         total += small_plans.check(seed)
     assert not [what for what in total if what.startswith("wrong")]
-    assert total["plans"] >= 4
+    assert total["plans"] >= 2

@@ -1,4 +1,4 @@
-"""The static schedules under the event model against formulas, on whole grids (times are halves: equality is exact).
+"""The static schedules under the event model against formulas, on grids (times are halves: equality is exact).
 
 Most by the compiled model, which test_compiled.py holds against the plain one.
 """
@@ -23,7 +23,8 @@ from testbed.schedule.registry import FAMILIES, generate
 
 CHUNKED = ["interleaved-1f1b", "looped-bfs", "zb1p", "zb-v", "dualpipe-v"]
 STATIC = ["zb-h2", "geopipe", *CHUNKED]
-TIMES = list(product((1, 2, 3), (1, 2, 3), (0, 1, 2, 3)))
+TIMES = [(1, 1, 1), (1, 1, 0), (1, 2, 1), (2, 1, 1), (3, 2, 2), (2, 3, 1), (1, 3, 2), (2, 2, 3), (3, 3, 2), (3, 1, 0)]
+"""Of F, I and W: each the longest and the shortest of the three, W none, longer, and as long as others."""
 
 
 def problem_for(name: str, p: int, m: int, f: float = 1, i: float = 1, w: float = 1, **more: object) -> Problem:
@@ -47,10 +48,10 @@ def makespan_and_span(name: str, problem: Problem) -> tuple[float, float]:
 
 @pytest.mark.parametrize("name", STATIC)
 def test_any_number_of_microbatches_gives_a_valid_schedule(name: str) -> None:
-    for p in range(1, 7):
-        for m in range(1, 3 * p + 3):
+    for p in (1, 2, 3, 4, 6):
+        for m in range(1, 2 * p + 3):
             problem = problem_for(name, p, m, delay_s=1.0, wire_s=0.5)
-            simulate(problem, generate(name, problem))
+            compiled.makespan(problem, generate(name, problem))
 
 
 @pytest.mark.parametrize("name", ["interleaved-1f1b", "zb1p", "looped-bfs"])
@@ -60,7 +61,7 @@ def test_more_than_two_chunks(name: str) -> None:
         schedule = generate(name, problem)
         if name == "interleaved-1f1b" and m % p == 0:
             expected = closed_form.interleaved_1f1b(p, m, 1, 1, 1, v)
-            assert simulate(problem, schedule).makespans()[0] == pytest.approx(expected, rel=1e-12), (p, m, v)
+            assert compiled.makespan(problem, schedule) == pytest.approx(expected, rel=1e-12), (p, m, v)
 
 
 def test_interleaved_1f1b() -> None:
@@ -96,7 +97,7 @@ def test_zb_h2() -> None:
 
 
 def test_zb_v() -> None:
-    for time, p in product((1, 2, 3), range(1, 8)):
+    for time, p in product((1, 3), range(1, 7)):
         for m in range(2 * p - 1, 4 * p + 1):
             expected = closed_form.zb_v(p, m, time), 3 * m * time
             assert makespan_and_span("zb-v", problem_for("zb-v", p, m, time, time, time)) == expected, (p, m)
@@ -141,7 +142,7 @@ CUTS = [(4, (1,)), (4, (0, 2)), (5, (0, 1)), (6, (2,)), (8, (3,)), (8, (1, 5))]
 @pytest.mark.parametrize(("p", "cut_ranks"), CUTS)
 @pytest.mark.parametrize(("f", "i", "w"), [(1, 1, 1), (2, 1, 1), (1, 2, 2)])
 def test_geopipe_pays_each_cut_once(p: int, cut_ranks: tuple[int, ...], f: int, i: int, w: int) -> None:
-    for delay, wire in product((1, 2, 6), (0, 1)):
+    for delay, wire in ((1, 0), (2, 1), (6, 1)):
         for m in (p, 2 * p + 1, 6 * p):
             problem = problem_for("geopipe", p, m, f, i, w, delay_s=delay, wire_s=wire, cuts=cut_ranks, memory=1000.0)
             c = delay + wire
@@ -205,7 +206,7 @@ def test_geopipe_of_unequal_stages_is_as_fast_as_any_equal_number_of_extra_forwa
 ) -> None:
     """1F1B among them. In some of these the rule for equal stages is slower."""
     for stages in ((0.5, 2.0, 1.0, 1.0), (2.0, 0.5, 1.0, 0.5), (1.0, 1.0, 2.0, 0.5)):
-        for m, delay in product((3, 8, 16), (0.5, 5.0)):
+        for m, delay in ((3, 5.0), (9, 0.5), (9, 5.0)):
             problem = problem_for("geopipe", 4, m, delay_s=delay, wire_s=0.3, cuts=cut_ranks, memory=memory)
             problem = replace(problem, forward_s=stages, input_s=stages)
             seconds = makespan("geopipe", problem)

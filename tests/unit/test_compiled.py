@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from types import FunctionType
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from hypothesis import strategies as st
 from made import QUICK, in_packets, quick, with_collectives
 from numba import typeof
 
-from testbed.model import machine_code, network
+from testbed.model import compiled, machine_code, network
 from testbed.model.bubble import time_by_cause
-from testbed.model.compile import cache_directory
+from testbed.model.compile import cache_directory, compiled_modules
 from testbed.model.compiled import EVENT_MODEL
 from testbed.model.execute import last_end
 from testbed.model.frames import message_number
@@ -37,6 +38,7 @@ from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, Transfer, uniform
 from testbed.pipeline.ticks import in_ticks
 from testbed.pipeline.validate import validate
+from testbed.schedule import greedy, greedy_compiled
 from testbed.schedule.greedy import greedy_actions, greedy_rows
 from testbed.schedule.greedy_compiled import GREEDY_LOOP
 from testbed.schedule.registry import FAMILIES, generate
@@ -77,23 +79,22 @@ def test_new_sources_get_a_directory_of_their_own_and_old_ones_go(
 ADDING = "COMPILED = ('add',)\nfrom other import ONE\ndef add(x):\n    return x + ONE\n"
 
 
-def test_machine_code_is_of_what_it_was_made_from_and_of_no_comment(tmp_path: Path) -> None:
-    """In one cache, one process after the other: what numba says it compiled, and what that gives."""
+def test_machine_code_is_of_what_it_was_made_from_and_of_no_comment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one cache, imported anew each time: what numba says it compiled, and what that gives."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of a source as long and as old as the next one
+    monkeypatch.syspath_prepend(tmp_path)
 
     def added(source: str, one: int) -> tuple[int, bool]:
         (tmp_path / "adding.py").write_text(source)
         (tmp_path / "other.py").write_text(f"ONE = {one}\n")
-        script = (
-            "import sys; sys.path.insert(0, sys.argv[1]); import adding\n"
-            "from testbed.model.compile import compiled_modules\n"
-            "add = compiled_modules([adding]).add; print(add(1), sum(add.stats.cache_misses.values()))"
-        )
-        environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
-        )
-        result, compiled = map(int, done.stdout.split())
-        return result, bool(compiled)
+        for name in ("adding", "other"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        add = compiled_modules([importlib.import_module("adding")]).add
+        return add(1), bool(sum(add.stats.cache_misses.values()))
 
     assert added(ADDING, 1) == (2, True)
     commented = ADDING.replace("def add(x):\n", '# how to add\n\ndef add(x):\n    """One more."""\n')
@@ -144,7 +145,7 @@ def problems(draw: st.DrawFn, placement: Placement = Placement.UD) -> Problem:
 
 
 @given(st.data(), st.sampled_from(QUICK), st.sampled_from(get_args(Receives)))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receives: Receives) -> None:
     problem = data.draw(in_packets(data.draw(problems(FAMILIES[name].placement))))  # type: ignore[arg-type]
     schedule = quick(name, problem)
@@ -175,7 +176,7 @@ def _whole(links: Iterable[LinkCost]) -> Iterator[LinkCost]:
 
 
 @given(problems(), st.integers(1, 5), st.integers(0, 20))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_the_compiled_greedy_is_the_greedy(problem: Problem, n_sub: int, spare: int) -> None:
     tight = in_ticks(problem.with_memory(1 + spare / 4))
     rows = greedy_rows(tight, n_sub)
@@ -232,6 +233,27 @@ def test_small_programs_are_compiled_once_they_have_taken_as_long_as_the_import(
     assert different == 1
 
 
+def test_small_greedies_are_compiled_where_the_event_model_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once they have taken as long together as the machine code takes to load; by themselves never."""
+    loop, calls = greedy_compiled.greedy, []
+
+    def noted(*asked: Any) -> Any:
+        calls.append(asked)
+        return loop(*asked)
+
+    monkeypatch.setattr(greedy_compiled, "greedy", noted)
+    monkeypatch.setattr(greedy, "_SO_FAR", greedy._SmallOnes())
+    monkeypatch.setitem(sys.modules, COMPILED, compiled)
+    problem, size = uniform(4, 8, delay_s=2.0, cuts=(1,)), 4 * 8 * greedy.DEFAULT_SUB_BLOCKS
+    found = {greedy.crosspipe_greedy(problem).rows for _ in range(greedy.LARGE // size)}
+    assert not calls
+    found.add(greedy.crosspipe_greedy(problem).rows)
+    assert (len(calls), len(found)) == (1, 1)
+    monkeypatch.delitem(sys.modules, COMPILED)
+    greedy.crosspipe_greedy(problem)
+    assert len(calls) == 1
+
+
 def test_a_circular_wait_is_noticed() -> None:
     rows = tuple(tuple(map(parse_action, row.split())) for row in ("0B0 0F0", "1F0 1B0"))
     with pytest.raises(DeadlockError):
@@ -239,7 +261,7 @@ def test_a_circular_wait_is_noticed() -> None:
 
 
 @given(problems())
-@settings(max_examples=15)
+@settings(max_examples=6)
 def test_search_is_valid_repeatable_and_never_worse_than_the_greedy(problem: Problem) -> None:
     tight = problem.with_memory(float(problem.n_ranks))
     found = search(tight, evaluations=30)
@@ -254,7 +276,7 @@ def test_search_finds_what_the_greedy_misses() -> None:
 
 
 @given(problems(), st.sampled_from(["gpipe", "1f1b", "zb-h1"]))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_causes_add_up_to_the_makespan(problem: Problem, name: str) -> None:
     schedule = generate(name, problem)
     causes = time_by_cause(problem, schedule)

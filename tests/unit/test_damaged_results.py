@@ -9,7 +9,7 @@ from damaged_results import Damage, damages, fault
 from in_process import run_testbed
 from test_data_format import found, write
 
-SHARES = 24
+SHARES = 48
 """One damage in so many is tried; benchmarks/fuzz_inputs.py tries all."""
 
 

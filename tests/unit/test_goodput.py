@@ -102,7 +102,7 @@ def mean_goodput(checkpoints: Checkpoints, mtbf_s: float, iteration_s: float, se
 def test_many_trainings_have_the_goodput_of_dalys_formula(
     every: int, mtbf_s: float, save_s: float, restart_s: float
 ) -> None:
-    got = mean_goodput(Checkpoints(every, save_s, restart_s), mtbf_s, 0.5, range(100))
+    got = mean_goodput(Checkpoints(every, save_s, restart_s), mtbf_s, 0.5, range(50))
     assert got == pytest.approx(expected_goodput(every * 0.5, save_s, restart_s, mtbf_s), rel=0.01)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -52,7 +52,13 @@ def trees() -> dict[str, ast.Module]:
     return found
 
 
-def imported(nodes: Iterator[ast.AST]) -> Iterator[tuple[int, str]]:
+@cache
+def nodes() -> dict[str, list[ast.AST]]:
+    """Module -> all that its source consists of."""
+    return {module: list(ast.walk(tree)) for module, tree in trees().items()}
+
+
+def imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """(line, module) of every import; `from package import module` counts as that module."""
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -80,10 +86,10 @@ def test_the_table_has_every_package() -> None:
 def test_no_package_imports_one_below_it() -> None:
     order = packages()
     wrong = []
-    for module, tree in trees().items():
+    for module, every in nodes().items():
         mine = module.split(".")[1] if module != "testbed" else ""
         allowed = set(order[: order.index(mine) + 1]) if mine in order else BESIDE.get(mine, set())
-        for line, name in imported(ast.walk(tree)):
+        for line, name in imported(every):
             of = name.split(".")
             if of[0] == "testbed" and len(of) > 1 and of[1] in order and of[1] not in allowed:
                 wrong.append(f"{module}, line {line}: {name}")
@@ -92,7 +98,7 @@ def test_no_package_imports_one_below_it() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = {
-        module: {name for _, name in imported(iter(tree.body)) if name in trees() and name != module}
+        module: {name for _, name in imported(tree.body) if name in trees() and name != module}
         for module, tree in trees().items()
     }
     try:
@@ -103,8 +109,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_libraries_stay_behind_their_packages() -> None:
     wrong = []
-    for module, tree in trees().items():
-        for line, name in imported(ast.walk(tree)):
+    for module, every in nodes().items():
+        for line, name in imported(every):
             behind = BEHIND.get(name.split(".")[0])
             if behind is not None and module.split(".")[1] not in behind:
                 wrong.append(f"{module}, line {line}: {name}")
@@ -115,8 +121,8 @@ def test_every_table_that_is_named_is_one_of_a_results_directory() -> None:
     """A name with a slip in it would read as a table that was not written."""
     named = {
         node.value
-        for tree in trees().values()
-        for node in ast.walk(tree)
+        for every in nodes().values()
+        for node in every
         if isinstance(node, ast.Constant) and re.fullmatch(r"[a-z_]+\.parquet", str(node.value))
     }
     assert named - set(EARLIER_FILES) == {name for name in FILES if name.endswith(".parquet")}
@@ -126,8 +132,8 @@ def test_contexts_are_entered_by_with() -> None:
     """Nobody enters a lab by hand: what is open is closed, whatever happens in between."""
     by_hand = [
         f"{module}, line {node.lineno}"
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
+        for module, every in nodes().items()
+        for node in every
         if isinstance(node, ast.Attribute)
         and node.attr in ("__enter__", "__exit__")
         and not (isinstance(node.value, ast.Name) and node.value.id == "self")
@@ -139,9 +145,9 @@ def test_no_other_module_decides_by_a_collectives_name() -> None:
     """Adding a collective touches algorithms.py only: what others must know of one is a field of its Algorithm."""
     decides = [
         f"{module}, line {node.lineno}"
-        for module, tree in trees().items()
+        for module, every in nodes().items()
         if module not in ("testbed.pipeline.algorithms", "testbed.train.launcher")  # of a library with such a name
-        for node in ast.walk(tree)
+        for node in every
         if isinstance(node, ast.expr | ast.pattern)
         and any(isinstance(name, ast.Constant) and name.value in ALGORITHMS for name in _decided_by(node))
     ]

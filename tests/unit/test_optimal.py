@@ -69,7 +69,7 @@ small = st.integers(0, 5)
 
 
 @given(st.data())
-@settings(max_examples=8)  # benchmarks/brute_force.py tries thousands
+@settings(max_examples=5)  # benchmarks/brute_force.py tries thousands
 def test_never_worse_than_the_hint_nor_below_the_bound(data: st.DataObject) -> None:
     placement = data.draw(st.sampled_from(Placement))
     p, m = data.draw(st.integers(2, 3)), data.draw(st.integers(1, 5))
@@ -87,7 +87,7 @@ def test_never_worse_than_the_hint_nor_below_the_bound(data: st.DataObject) -> N
     problem = replace(problem, pipelines=(PipelineRoutes(routes),))
     problem = replace(problem, input_memory=(data.draw(st.sampled_from([0.0, 0.1])),) * len(stages))
     problem = data.draw(with_collectives(problem))
-    hint = best_hint(problem)
+    hint = best_hint(problem, time_limit_s=0.0)  # a better one takes as long as the solver
     solution = solve(problem, hint, time_limit_s=0.5, relative_gap=0.0)
     validate(solution.schedule, problem)
     assert solution.proof.bound_s <= solution.proof.makespan_s <= makespan(problem, hint)
@@ -118,7 +118,7 @@ def test_a_long_reduction_is_begun_early() -> None:
 )
 def test_two_stages_per_rank(generate: object, placement: Placement) -> None:
     problem = two_sites(6, 4, placement, wire=2.5)
-    schedule = generate(problem, time_limit_s=3).schedule  # type: ignore[operator]
+    schedule = generate(problem, time_limit_s=1).schedule  # type: ignore[operator]
     validate(schedule, problem)
     assert schedule.name == f"crosspipe-{placement}"
     # the hint that takes no time: a better one takes as much as the machine lets it have
@@ -192,7 +192,7 @@ def solving(*arguments):
 
 def progress(standing):
     told.append(standing)
-    if not in_solver and len(told) > 2:
+    if not in_solver and standing.makespan_s < told[0].makespan_s:
         interrupt()
 
 cp_model.CpSolver.solve = solving

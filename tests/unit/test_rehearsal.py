@@ -149,7 +149,7 @@ def test_what_is_over_is_noticed_too(plain: AdaptableJob) -> None:
 # --- what comes and goes --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("every", [3, 5, 10, 30])
+@pytest.mark.parametrize("every", [3, 10, 30])
 def test_cross_traffic_makes_nobody_flap_or_lose(large: AdaptableJob, every: int) -> None:
     """A swap for every second turn at most, and never behind a job that stays as it is."""
     found = rehearsed(large, f"link {LINK} traffic 60 % every {every} at {AT}")
@@ -162,7 +162,7 @@ def test_cross_traffic_makes_nobody_flap_or_lose(large: AdaptableJob, every: int
 
 @pytest.mark.parametrize("slots", [AS_PACED, SlotVariation(0.03, 1), SlotVariation(0.03, 2), SlotVariation(0.37, 4)])
 def test_nothing_is_swapped_where_nothing_happens(plain: AdaptableJob, slots: SlotVariation) -> None:
-    found = rehearsed(plain, iterations=100, drawn=slots)
+    found = rehearsed(plain, iterations=60, drawn=slots)
     assert found.swaps == []
     assert found.gain_s == 0
     assert not any(row.step.learnt.changes for row in found.rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +13,16 @@ from pathlib import Path
 import pytest
 
 from testbed import source
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A frozen copy, for tests to copy and change: to compile one takes seconds."""
+    return source.freeze(tmp_path_factory.mktemp("frozen"))
+
+
+def copied(frozen: Path, directory: Path) -> Path:
+    return shutil.copytree(frozen, directory / frozen.name)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -32,8 +43,8 @@ def ask(copy: Path, code: str, directory: Path) -> str:
     return done.stdout.strip()
 
 
-def test_a_frozen_copy_is_whole_and_the_same_every_time(tmp_path: Path) -> None:
-    first, second = source.freeze(tmp_path / "a"), source.freeze(tmp_path / "b")
+def test_a_frozen_copy_is_whole_and_the_same_every_time(frozen: Path, tmp_path: Path) -> None:
+    first, second = frozen, source.freeze(tmp_path)
     assert contents(first) == contents(second)
     ours = {name for name in contents(source.PACKAGE) if "__pycache__" not in name}
     assert ours < set(contents(first))
@@ -41,8 +52,8 @@ def test_a_frozen_copy_is_whole_and_the_same_every_time(tmp_path: Path) -> None:
     assert len(compiled) == sum(name.endswith(".py") for name in ours)
 
 
-def test_a_frozen_copy_knows_what_it_was_copied_from(tmp_path: Path) -> None:
-    copy = source.freeze(tmp_path)
+def test_a_frozen_copy_knows_what_it_was_copied_from(frozen: Path, tmp_path: Path) -> None:
+    copy = copied(frozen, tmp_path)
     code = "import json; from testbed import source; print(source.PACKAGE, json.dumps(source.identity()))"
     assert ask(copy, code, tmp_path).startswith(f"{copy} ")
     said = ask(copy, "from testbed import source; print(source.identity())", tmp_path)
@@ -51,8 +62,8 @@ def test_a_frozen_copy_knows_what_it_was_copied_from(tmp_path: Path) -> None:
     assert ask(copy, "from testbed import source; print(source.identity())", tmp_path) == said
 
 
-def test_the_identity_follows_the_files(tmp_path: Path) -> None:
-    copy = source.freeze(tmp_path)
+def test_the_identity_follows_the_files(frozen: Path, tmp_path: Path) -> None:
+    copy = copied(frozen, tmp_path)
     (copy / "source.json").unlink()
     code = "from testbed import source; print(source.identity()['source'])"
     assert ask(copy, code, tmp_path) == source.identity()["source"]
@@ -60,9 +71,9 @@ def test_the_identity_follows_the_files(tmp_path: Path) -> None:
     assert ask(copy, code, tmp_path) != source.identity()["source"]
 
 
-def test_editing_the_package_does_not_reach_what_was_frozen(tmp_path: Path) -> None:
+def test_editing_the_package_does_not_reach_what_was_frozen(frozen: Path, tmp_path: Path) -> None:
     """The copy's byte-code is never compared with sources: not even its own."""
-    copy = source.freeze(tmp_path)
+    copy = copied(frozen, tmp_path)
     (copy / "__init__.py").write_text("raise SystemExit('not the frozen one')")
     assert ask(copy, "import testbed; print(testbed.__version__)", tmp_path)
 
@@ -70,6 +81,12 @@ def test_editing_the_package_does_not_reach_what_was_frozen(tmp_path: Path) -> N
 def test_a_guests_copy_is_kept_until_it_is_damaged_or_not_used_for_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of a small package: it is compiled five times."""
+    package = tmp_path / "small/testbed"
+    package.mkdir(parents=True)
+    for name in ("__init__.py", "units.py", "errors.py"):
+        shutil.copy(source.PACKAGE / name, package / name)
+    monkeypatch.setattr(source, "PACKAGE", package)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     other = tmp_path / "testbed/source/of-another-version"
     other.mkdir(parents=True)

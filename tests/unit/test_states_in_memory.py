@@ -182,7 +182,7 @@ def test_many_trainings_have_the_goodput_of_the_formula(ranks: int, mtbf_s: floa
     checkpoints = Checkpoints(4, 0.1, 4.0, MemoryCheckpoints(24, 0.5))
     kept = keeping(ranks, 0.05, 0.2)
     kept_s = total_s = 0.0
-    for seed in range(60):
+    for seed in range(30):
         failures = tuple(drawn_failures(mtbf_s, 20_000, ranks, seed))
         shares = shares_of(foretold(lambda _: 0.5, 2000, Recovery(checkpoints, failures), kept))
         kept_s, total_s = kept_s + shares.kept_s, total_s + shares.total_s

@@ -276,15 +276,15 @@ def processes(*commands: tuple[str | Path, ...]) -> list[subprocess.Popen[str]]:
 
 def test_an_array_of_jobs_shares_a_directory(tmp_path: Path) -> None:
     """As a batch system starts them: each a cell, all at once; the whole study then has nothing left to do."""
-    path, out = study_file(tmp_path, over={"m": {"field": "microbatches", "values": [4, 6, 8]}}), tmp_path / "out"
-    for each in processes(*(("study", path, "--cell", str(cell), "--out", out) for cell in (0, 1, 2, 2))):
+    path, out = study_file(tmp_path, over={"m": {"field": "microbatches", "values": [4, 8]}}), tmp_path / "out"
+    for each in processes(*(("study", path, "--cell", str(cell), "--out", out) for cell in (0, 1, 1))):
         said, errors = each.communicate(timeout=100)
         assert each.returncode == 0, errors
         assert "tables are written of the whole study only" in said
     assert not list(out.glob("study.*"))
     document = json.loads(run_testbed("study", path, "--out", out, "--json").stdout)
     assert document["taken_now"] == 0
-    assert len(pd.read_parquet(out / "study.parquet")) == 12
+    assert len(pd.read_parquet(out / "study.parquet")) == 8
 
 
 def test_a_cell_of_a_study_leaves_its_tables_alone(tmp_path: Path) -> None:

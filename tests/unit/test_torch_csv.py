@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 
 import pytest
@@ -14,6 +15,7 @@ from testbed.pipeline.validate import InvalidSchedule
 from testbed.schedule.registry import FAMILIES, generate
 
 
+@cache
 def schedule_of(name: str, p: int, m: int) -> Schedule:
     placement = FAMILIES[name].stage_to_rank(p)
     return generate(name, uniform(p, m, memory=float(2 * p + m), delay_s=0.3, stage_to_rank=placement))
@@ -23,7 +25,8 @@ def schedule_of(name: str, p: int, m: int) -> Schedule:
 @pytest.mark.parametrize("form", Form)
 @pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"search"}))
 def test_round_trip(name: str, form: Form) -> None:
-    for p, m in product((2, 3, 4), (1, 4, 7)):
+    shapes = [(2, 1), (3, 4), (4, 7)] if FAMILIES[name].solver else product((2, 3, 4), (1, 4, 7))
+    for p, m in shapes:
         whole = whole_blocks(schedule_of(name, p, m))
         text = to_csv(whole, form)
         assert from_csv(text, name) == whole

@@ -13,12 +13,13 @@ import subprocess
 import sys
 import tarfile
 from ast import literal_eval
+from collections.abc import Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from in_process import run_testbed
+from in_process import Done, run_testbed
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -106,9 +107,10 @@ def link_packages(names: set[str], packages: Path) -> None:
 def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clean environment with the wheel and what it asks for."""
     directory = tmp_path_factory.mktemp("elsewhere")
-    made = call(directory, sys.executable, "-m", "venv", "env")
+    made = call(directory, sys.executable, "-m", "venv", "--without-pip", "env")  # its own takes as long as all else
     assert made.returncode == 0, made.stdout + made.stderr
-    done = call(directory, "env/bin/python", "-m", "pip", "install", "--no-index", "--no-deps", wheel)
+    pip = (sys.executable, "-m", "pip", "--python", "env/bin/python", "install")
+    done = call(directory, *pip, "--no-index", "--no-deps", wheel)
     assert done.returncode == 0, done.stdout + done.stderr
     link_packages(needed(wheel), site_packages(directory))
     return directory
@@ -116,6 +118,30 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ask(elsewhere: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     return call(elsewhere, "env/bin/testbed", *words, COLUMNS="80")
+
+
+IN_TURN = """
+import json, sys
+from in_process import run_testbed
+done = [run_testbed(*words, directory=".", COLUMNS="80") for words in json.load(sys.stdin)]
+json.dump(done, sys.stdout)
+"""
+
+
+def ask_in_turn(elsewhere: Path, commands: Sequence[tuple[str, ...]]) -> list[Done]:
+    """What each command says, in one process of that environment: to start one takes longer than most of them."""
+    done = subprocess.run(
+        [elsewhere / "env/bin/python", "-c", f"import sys; sys.path.append({str(ROOT / 'tests')!r})\n{IN_TURN}"],
+        cwd=elsewhere,
+        env={name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))},
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [Done(*each) for each in json.loads(done.stdout)]
 
 
 def test_presets_are_in_the_wheel_and_in_the_source_distribution(built: Path, wheel: Path) -> None:
@@ -150,66 +176,65 @@ def test_predicting_by_name_is_what_it_is_in_the_checkout(elsewhere: Path) -> No
     assert {*literal_eval(call(elsewhere, "env/bin/python", "-c", script).stdout)} <= brought_by_others
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("presets",),
-        ("plan", *NAMES, "-o", "plan.json"),
-        ("predict", *NAMES, "--set", "schedules=[{schedule: crosspipe-ud, time_limit_s: 1}]"),
-        ("schedule", "compare", *NAMES, "--schedule", "zb-h1", "--schedule", "gpipe"),
-        ("schedule", "show", *NAMES, "--svg", "timelines.svg"),
-        ("schedule", "export", *NAMES, "--schedule", "1f1b"),
-        ("knee", *NAMES, "--points", "3", "--schedule", "1f1b"),
-        ("tune", *NAMES),
-        ("route", "nsfnet", "paper-llama2-13b", "--policy", "ilp", "--schedule", "1f1b"),
-        ("compare-axes", "paper-llama3-405b", "--delay", "4 ms", "--rate", "32 Gbit/s", "--picture", "axes.svg"),
-    ],
-    ids=lambda words: " ".join(words[:2]),
-)
-def test_what_predicts_needs_no_extra(words: tuple[str, ...], elsewhere: Path) -> None:
-    done = ask(elsewhere, *words)
-    assert done.returncode == 0, done.stderr
+PREDICTS = [
+    ("presets",),
+    ("plan", *NAMES, "-o", "plan.json"),
+    ("predict", *NAMES, "--set", "schedules=[{schedule: crosspipe-ud, time_limit_s: 1}]"),
+    ("schedule", "compare", *NAMES, "--schedule", "zb-h1", "--schedule", "gpipe"),
+    ("schedule", "show", *NAMES, "--svg", "timelines.svg"),
+    ("schedule", "export", *NAMES, "--schedule", "1f1b"),
+    ("knee", *NAMES, "--points", "3", "--schedule", "1f1b"),
+    ("tune", *NAMES),
+    ("route", "nsfnet", "paper-llama2-13b", "--policy", "ilp", "--schedule", "1f1b"),
+    ("compare-axes", "paper-llama3-405b", "--delay", "4 ms", "--rate", "32 Gbit/s", "--picture", "axes.svg"),
+]
+
+
+def test_what_predicts_needs_no_extra(elsewhere: Path) -> None:
+    for words, done in zip(PREDICTS, ask_in_turn(elsewhere, PREDICTS), strict=True):
+        assert done.returncode == 0, (words, done.stderr)
 
 
 def test_a_baseline_is_saved_and_checked_by_the_model_alone(elsewhere: Path) -> None:
-    saved = ask(elsewhere, "baseline", "save", "mine", *NAMES, "--predict-only", "--quiet")
+    commands = [
+        ("save", "mine", *NAMES, "--predict-only", "--quiet"),
+        ("check", "--quiet"),
+        ("check", "--quiet", "--set", "pacing.F=21 ms"),
+        ("list", "--json"),
+    ]
+    saved, same, longer, listed = ask_in_turn(elsewhere, [("baseline", *words) for words in commands])
     assert (saved.returncode, saved.stdout) == (0, "saved results/baselines/mine/\n"), saved.stderr
-    assert ask(elsewhere, "baseline", "check", "--quiet").returncode == 0
-    longer = ask(elsewhere, "baseline", "check", "--quiet", "--set", "pacing.F=21 ms")
+    assert same.returncode == 0, same.stderr
     assert longer.returncode == 1, longer.stderr
-    listed = ask(elsewhere, "baseline", "list", "--json")
     assert [row["name"] for row in json.loads(listed.stdout)["baselines"]] == ["mine"]
 
 
-@pytest.mark.parametrize(
-    ("words", "extra", "missing"),
-    [
-        (("run", *NAMES), "train", "torch"),
-        (("run", *NAMES, "--clock", "virtual"), "train", "torch"),
-        (("calibrate", "two-dc-longhaul"), "train", "torch"),
-        (("calibrate", "two-dc-longhaul", "--engine", "tiny-gpt-pp4"), "train", "torch"),
-        (("shell", "two-dc-longhaul"), "train", "torch"),
-        (("test-determinism", *NAMES), "train", "torch"),
-        (("knee", *NAMES, "--measure", "1"), "train", "torch"),
-        (("compare-axes", "paper-llama3-405b", "--measure", "1", "--out", "axes"), "train", "torch"),
-        (("baseline", "save", "measured", *NAMES), "train", "torch"),
-        (("baseline", "save", "measured", "--run", "results/x"), "report", "pyarrow"),
-        (("report", "results/x"), "report", "pyarrow"),
-    ],
-    ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
-)
-def test_what_needs_an_extra_names_the_command_that_adds_it(
-    words: tuple[str, ...], extra: str, missing: str, elsewhere: Path
-) -> None:
+NEEDS_MORE = [
+    (("run", *NAMES), "train", "torch"),
+    (("run", *NAMES, "--clock", "virtual"), "train", "torch"),
+    (("calibrate", "two-dc-longhaul"), "train", "torch"),
+    (("calibrate", "two-dc-longhaul", "--engine", "tiny-gpt-pp4"), "train", "torch"),
+    (("shell", "two-dc-longhaul"), "train", "torch"),
+    (("test-determinism", *NAMES), "train", "torch"),
+    (("knee", *NAMES, "--measure", "1"), "train", "torch"),
+    (("compare-axes", "paper-llama3-405b", "--measure", "1", "--out", "axes"), "train", "torch"),
+    (("baseline", "save", "measured", *NAMES), "train", "torch"),
+    (("baseline", "save", "measured", "--run", "results/x"), "report", "pyarrow"),
+    (("report", "results/x"), "report", "pyarrow"),
+]
+
+
+def test_what_needs_an_extra_names_the_command_that_adds_it(elsewhere: Path) -> None:
     before = sorted(elsewhere.iterdir())
-    done = ask(elsewhere, *words)
-    assert (done.returncode, done.stdout) == (3, ""), done.stderr
-    (said,) = done.stderr.splitlines()
-    assert f"{missing}: not installed (extra {extra}); add it with: " in said
-    command = said.partition("; add it with: ")[2]
-    assert command.startswith(f"{elsewhere}/env/bin/python -m pip install ")
-    assert all(name in command for name in PACKAGES["report" if extra == "report" else "train"]), command
-    assert "testbed[" not in command, "an index may have another project of that name"
+    every = ask_in_turn(elsewhere, [words for words, _, _ in NEEDS_MORE])
+    for (words, extra, missing), done in zip(NEEDS_MORE, every, strict=True):
+        assert (done.returncode, done.stdout) == (3, ""), (words, done.stderr)
+        (said,) = done.stderr.splitlines()
+        assert f"{missing}: not installed (extra {extra}); add it with: " in said, words
+        command = said.partition("; add it with: ")[2]
+        assert command.startswith(f"{elsewhere}/env/bin/python -m pip install ")
+        assert all(name in command for name in PACKAGES["report" if extra == "report" else "train"]), command
+        assert "testbed[" not in command, "an index may have another project of that name"
     assert sorted(elsewhere.iterdir()) == before, "refused before anything is written"
 
 
