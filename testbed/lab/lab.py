@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -50,6 +51,7 @@ from testbed.plan.routes import datacenter_of
 from testbed.plan.timeline import LinkEvent
 from testbed.spec.topology import Direction
 
+_ENDING_S, _LOOK_S = 0.5, 0.02
 _COMING_UP = 16
 """Containers whose shells come up side by side: each waits for others' programs to be loaded more than it computes."""
 
@@ -472,7 +474,7 @@ class Lab:
         try:
             yield
         except (OSError, RunFailed) as error:
-            if (gone := self._gone()) is not None:
+            if (gone := self._gone_by_now()) is not None:
                 raise RunFailed(f"{gone} ended while {meanwhile} ({error})") from error
             if isinstance(error, OSError):
                 raise RunFailed(f"failed while {meanwhile}: {in_words(error)}") from error
@@ -486,6 +488,13 @@ class Lab:
     def _gone(self) -> str | None:
         """The part of the lab that has ended; None while all of them live."""
         return next((what for what, pid in self.processes().items() if _has_ended(pid)), None)
+
+    def _gone_by_now(self) -> str | None:
+        """The same after a moment: what ends has closed its devices before it has ended."""
+        until = time.monotonic() + _ENDING_S
+        while (gone := self._gone()) is None and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        return gone
 
     def carriers(self) -> tuple[int, ...]:
         """Processes that carry the links' packets, where the kernel alone does not."""
