@@ -108,7 +108,11 @@ def _array(table: pa.Table, kinds: list[str], dtype: Any) -> Table:
             there, codes = _coded(table[name])
             found[name] = np.array([kinds.index(kind) for kind in there], int)[codes]
         else:
-            found[name] = table[name].to_numpy()
+            try:
+                with np.errstate(invalid="raise"):  # or nothing would become some whole number
+                    found[name] = table[name].to_numpy()
+            except (FloatingPointError, TypeError) as error:
+                raise ValueError(f"{name} that is no number") from error
     return found
 
 

@@ -109,6 +109,8 @@ def fault(good: Path, damage: Damage, place: Path) -> str:
         return f"{damage.name}: {done.stderr.strip().splitlines()[-1]}"
     if done.returncode not in (0, 2, 5):
         return f"{damage.name}: exit code {done.returncode}: {done.stderr}"
-    if done.returncode == 2 and (done.stderr.count("\n") != 1 or str(place) not in done.stderr):
-        return f"{damage.name}: no one line that says where: {done.stderr}"
+    first, *faults = done.stderr.splitlines() or [""]
+    listed = not faults or (first.endswith(" faults") and all(line.startswith("  ") for line in faults))
+    if done.returncode == 2 and not (listed and str(place) in first):
+        return f"{damage.name}: no line that says where, nor one for each fault of a file: {done.stderr}"
     return ""
