@@ -52,6 +52,8 @@ from testbed.plan.timeline import LinkEvent
 from testbed.spec.topology import Direction
 
 _ENDING_S, _LOOK_S = 0.5, 0.02
+"""How long a process may take to have ended once its devices are gone, and how often that is looked at."""
+
 _COMING_UP = 16
 """Containers whose shells come up side by side: each waits for others' programs to be loaded more than it computes."""
 
