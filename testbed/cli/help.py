@@ -12,8 +12,8 @@ from testbed.errors import ExitCode
 GROUPS = {
     title: tuple(f"--{name}" for name in names.split())
     for title, names in {
-        "What is trained": "schedule schedules-from iterations set light robust strict alone control run trust show "
-        "schedules-anew",
+        "What is trained": "schedule schedules-from iterations set light robust strict alone control again run trust "
+        "show schedules-anew",
         "What is tried": "delay rate link points within axes microbatch-size memory-limit sequence fixed limit measure "
         "confirm boots seeds quick "
         "begin controller swap-cost slot-noise "

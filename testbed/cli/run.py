@@ -18,6 +18,7 @@ from testbed.errors import BadInput, ExitCode, RunFailed
 from testbed.lab import capabilities, privileges
 from testbed.lab.host_settings import HostPriority
 from testbed.lab.shown import require_showable
+from testbed.thresholds import TRAIN_AGAIN
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
@@ -41,6 +42,8 @@ class Request:
     quiet: bool
     shown: tuple[str, ...] = ()
     """Directories that a job's code may read."""
+    again: int | None = None
+    """How often at most a case is trained again where this machine was busy otherwise; None: as often as usual."""
 
 
 _Out = Annotated[
@@ -53,6 +56,15 @@ _Clock = Annotated[
 _Control = Annotated[
     bool,
     typer.Option("--control", help="Train every case once more with links that are not shaped: to tell the machine's."),
+]
+_Again = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=100,
+        metavar="N",
+        help=f"Where the machine was busy otherwise, train a schedule again, so often at most; default: {TRAIN_AGAIN}.",
+    ),
 ]
 
 
@@ -67,6 +79,7 @@ def run(
     host_priority: options.HostPriorityOption = None,
     strict: options.StrictOption = False,
     control: _Control = False,
+    again: _Again = None,
     schedules_from: options.SchedulesFrom = None,
     policy: options.Policies = None,
     elephants_from: options.ElephantsFrom = None,
@@ -109,13 +122,12 @@ def run(
     guest = vm or plan.clock.name == "virtual"
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
-    _require_possible(plan, control=control, light=light, guest=guest, elastic=elastic)
+    _require_possible(plan, control=control, again=again, light=light, guest=guest, elastic=elastic)
     directory = _place(plan, out, overwrite=overwrite)
     shown = require_showable(show or (), directory)
-    plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
-    plan, remarks = _lightened(plan, remarks, light=light)
+    plan, remarks = _lightened(*planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict), light=light)
     where = directory, overwrite, shaper, priority, strict, control, vm, limit_s
-    raise typer.Exit(execute(plan, Request(*where, picture, as_json, quiet, shown), remarks))
+    raise typer.Exit(execute(plan, Request(*where, picture, as_json, quiet, shown, again), remarks))
 
 
 def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> Plan:
@@ -128,9 +140,12 @@ def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> P
     return with_clock(plan, PlannedClock(name, number))
 
 
-def _require_possible(plan: Plan, *, control: bool, light: bool, guest: bool, elastic: str | None) -> None:
+def _require_possible(
+    plan: Plan, *, control: bool, again: int | None, light: bool, guest: bool, elastic: str | None
+) -> None:
     """Raises BadInput for what cannot be trained, a control where time is a guest's, jobs run freely or replicas may be
-    lost (`elastic`: as the option has it), or light models where time is not virtual; MachineLacks."""
+    lost (`elastic`: as the option has it), a number of times `again` where nothing is trained again, or light models
+    where time is not virtual; MachineLacks."""
     from testbed.planning.resolve import require_trainable
 
     require_trainable(plan)
@@ -141,6 +156,11 @@ def _require_possible(plan: Plan, *, control: bool, light: bool, guest: bool, el
         raise BadInput.of("--control", "option", "in a guest", expected)
     if control and (elastic is not None or (plan.recovery is not None and plan.recovery.elastic is not None)):
         raise BadInput.of("--control", "option", "--elastic", "a job that ends with the replicas that it began with")
+    if again is not None and guest:
+        expected = "a run on this machine: a guest does not see what disturbs it"
+        raise BadInput.of("--again", "option", "in a guest", expected)
+    if again and plan.adaptation is not None:
+        raise BadInput.of("--again", "option", "--adapt", "0: what a controller has learned is of one training")
     if light and plan.clock.name != "virtual":
         raise BadInput.of("--light", "clock", plan.clock.name, "virtual: another clock sees what a model computes")
     extras.require("train")
@@ -243,6 +263,7 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
                 request.host_priority,
                 strict=request.strict,
                 control=request.control,
+                again=TRAIN_AGAIN if request.again is None else request.again,
                 shown=request.shown,
             )
             document = run_plan(plan, how, reporter)

@@ -94,6 +94,9 @@ class CaseEvidence(NamedTuple):
     """Whether jobs run freely: `predicted_s` and the range are of the mean iteration, and which message comes first in
     one iteration decides how the next ones meet."""
 
+    disturbed_before: Sequence[fidelity.DisturbedTry] = ()
+    """What was trained before, and put aside."""
+
     takes_part: Mapping[int, Sequence[int]] | None = None
     """By rank that ever has a part, the iterations in which it has; None: all have in all."""
     continued: Sequence[int] = ()
@@ -151,7 +154,8 @@ def judge(case: CaseEvidence) -> list[Check]:
         *parameter_checks.parameter_checks(case.fingerprints, case.reference, case.compared),
     ]
     if case.real:
-        checks += [numerics.count_check(len(rows)), fidelity.disturbance_check(rows, case.baseline)]
+        checks.append(numerics.count_check(len(rows)))
+        checks.append(fidelity.disturbance_check(rows, case.baseline, case.disturbed_before))
         checks.append(fidelity.order_check(case.overtaken_s, case.predicted_s))
     if case.profiling is not None:
         checks.append(fidelity.core_check(rows, case.baseline))

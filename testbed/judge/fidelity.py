@@ -87,6 +87,15 @@ class NetworkEvidence(NamedTuple):
     """Of a network that no lab has made; None in a lab, which has one clock."""
 
 
+class DisturbedTry(NamedTuple):
+    """A training that was put aside, since the machine was busy otherwise."""
+
+    explained: float
+    """The share of the median iteration that the machine's own accounts could explain."""
+    measured_s: float
+    """That iteration."""
+
+
 LINKS, TRAFFIC, MACHINE, IN_RUN = (
     "links as asked",
     "bytes off the plan, of allowed",
@@ -365,12 +374,20 @@ def order_check(overtaken_s: float, predicted_s: float) -> Check:
     return share_check("replicas' messages out of turn", share, ORDER_SHARE, reason, allowed=".1%")
 
 
-def disturbance_check(rows: Sequence[IterationRow], baseline: Sequence[IterationRow]) -> Check:
-    """Whether the machine's own accounts could explain a share of the iterations; `baseline` as in witnesses.py."""
-    shares = disturbance_s(rows, baseline) / np.array([row.makespan_s for row in rows])
-    share = float(np.median(shares))
+def disturbed_share(rows: Sequence[IterationRow], baseline: Sequence[IterationRow]) -> float:
+    """What share of the median iteration the machine's own accounts could explain; `baseline` as in witnesses.py."""
+    return float(np.median(disturbance_s(rows, baseline) / np.array([row.makespan_s for row in rows])))
+
+
+def disturbance_check(
+    rows: Sequence[IterationRow], baseline: Sequence[IterationRow], before: Sequence[DisturbedTry] = ()
+) -> Check:
+    """Whether the machine's own accounts could explain a share of the iterations; `before`: what was put aside."""
+    share = disturbed_share(rows, baseline)
     reason = (
         f"the machine was busy otherwise: stolen time, late wake-ups and queues could explain {share:.1%} of the "
         f"median iteration (limit {DISTURBED_SHARE.value:.0%}); stop other work, or use --clock virtual"
     )
-    return share_check("what disturbances explain", share, DISTURBED_SHARE, reason)
+    aside = ", ".join(f"{show_time(one.measured_s)} of which {one.explained:.1%}" for one in before)
+    notes = (f"trained {len(before) + 1} times: disturbances could explain too much of {aside}",) if before else ()
+    return share_check("what disturbances explain", share, DISTURBED_SHARE, reason)._replace(notes=notes)

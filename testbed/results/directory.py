@@ -116,6 +116,11 @@ class ResultsWriter:
                 self._save(self.directory / PARTS / f"{name}-{self.written[name]:06d}.parquet", new)
                 self.written[name] = len(tables)
 
+    def forget_new(self) -> None:
+        """Take back what was added to every table since it was last saved: it is to be measured again."""
+        for name, tables in self._tables().items():
+            del tables[self.written[name] :]
+
     def _tables(self) -> dict[str, list[pa.Table]]:
         return {
             "actions": self.actions,

@@ -14,7 +14,7 @@ from testbed.goodput.elastic_spans import continued
 from testbed.goodput.elastic_training import iterations_of_ranks
 from testbed.judge.evidence import CaseEvidence, Profiling, judge
 from testbed.judge.execution import executed_rows, planned_rows
-from testbed.judge.fidelity import Check
+from testbed.judge.fidelity import Check, DisturbedTry
 from testbed.judge.messages import by_flow, by_iteration
 from testbed.pipeline.ir import Row
 from testbed.plan.events import at_work
@@ -89,6 +89,8 @@ def evidence_of(files: RunFiles, label: str) -> dict[int, CaseEvidence]:
             range_s=written["range_s"],
             in_run_s=written["in_run_s"],
             modelled=written["modelled"],
+            # runs of before trained nothing again
+            disturbed_before=[DisturbedTry(**one) for one in written.get("disturbed_before", ())],
         )
     return found
 

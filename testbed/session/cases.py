@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from testbed.results.directory import ResultsWriter
 from testbed.schedule.registry import Generated, generate_choice
 from testbed.session import event_report, message_costs
 from testbed.session.active_routes import Handled, require_same_choice
+from testbed.session.again import Quiet
 from testbed.session.case import train
 from testbed.session.goodput_report import goodput_entry
 from testbed.session.judgement import JudgedCase, conclude, judge_cases
@@ -27,6 +29,7 @@ from testbed.session.message_costs import MessageCosts
 from testbed.session.profile import profile
 from testbed.session.running import Running
 from testbed.session.trained import TrainedCase
+from testbed.thresholds import TRAIN_AGAIN
 from testbed.train.assignment import ReferenceOutcome
 
 
@@ -55,6 +58,8 @@ class StartedSession:
     """As it is written so far; cases add their deadlines to it."""
     control: Callable[[Plan, TrainedCase], list[ControlTimes]] | None = None
     """What trains a case that is a training by itself once more, without shaping."""
+    again: int = TRAIN_AGAIN
+    """How often at most a case is trained again where the machine was busy otherwise."""
 
 
 def train_cases(plan: Plan, session: StartedSession, references: Sequence[ReferenceOutcome]) -> dict[str, Any]:
@@ -79,16 +84,17 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         made = _made_of(plan, (begins, *goes_on), reporter)
         cases = [_with_rows(*pair) for pair in zip((begins, *goes_on), made, strict=True)]
         if profiled is not None:
-            # the plan is kept with what only the run could tell: its predictions can be repeated
-            known = {case.label: case for case in cases}
-            plan = replace(plan, cases=tuple(known.get(case.label, case) for case in plan.cases))
-            file.write(plan, results.directory / file.NAME)
+            plan = _kept_with(plan, cases, results)
         for pair in pairwise(cases):
             require_same_choice(plan, *pair)
         routes.begin(plan, cases[0])
+        results.save_new()  # what comes now may be put aside
         try:
             known_costs = _known_costs(plan, cases[0], running, costs)
-            plan, done = train(running, plan, cases, made, known_costs, routes.change)
+            once = partial(train, running, plan, cases, made, known_costs, routes.change)
+            begin = partial(routes.begin, plan, cases[0])
+            quiet = Quiet(running, profiled.rows if profiled else (), session.again)
+            plan, done = quiet.trained(once, begin)
         except RunFailed as error:
             gave_up[begins.label] = _went_beyond_its_limits(running, begins.label, error)
             continue
@@ -116,6 +122,14 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         comparison["ended"] = gave_up
         results.save_json("comparison.json", comparison)
     return comparison
+
+
+def _kept_with(plan: Plan, cases: Sequence[Case], results: ResultsWriter) -> Plan:
+    """The plan with what only the run could tell of these cases, as it is kept: its predictions can be repeated."""
+    known = {case.label: case for case in cases}
+    plan = replace(plan, cases=tuple(known.get(case.label, case) for case in plan.cases))
+    file.write(plan, results.directory / file.NAME)
+    return plan
 
 
 def _known_costs(

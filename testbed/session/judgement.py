@@ -162,6 +162,7 @@ def _evidence(plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTime
         "on_this_host_s": job.on_this_host and job.on_this_host.median_s,
         "in_run_s": _in_run_s(case, job, times),
         "modelled": modelled,
+        "disturbed_before": [one._asdict() for one in case.disturbed_before],
     }
 
 

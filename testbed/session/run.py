@@ -36,6 +36,7 @@ from testbed.session.references import References
 from testbed.session.running import Running
 from testbed.session.standing_lab import StandingLab
 from testbed.session.world import worlds_of
+from testbed.thresholds import TRAIN_AGAIN
 from testbed.trace.tables import FORMAT
 
 
@@ -56,6 +57,8 @@ class SessionOptions:
     """A directory for the trainings in one process, where several plans are measured one after another."""
     control: bool = False
     """Whether every case that is a training by itself is trained once more with links that are not shaped."""
+    again: int = TRAIN_AGAIN
+    """How often at most a case is trained again where the machine was busy otherwise."""
     shown: tuple[str, ...] = ()
     """Directories that a job's code may read, wherever they lie: of a standing lab, those that it was begun with."""
     standing: StandingLab | None = None
@@ -162,7 +165,7 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
     shared = live.ranges, lab, live.background, adaptation, replaced
     running = Running(LabAccounts(lab, live.background), live.loop, live.results, reporter, real_time, witness, *shared)
     without_shaping = partial(control.measure, running, lab) if live.options.control else None
-    return StartedSession(running, routes, live.identity, manifest, without_shaping)
+    return StartedSession(running, routes, live.identity, manifest, without_shaping, live.options.again)
 
 
 def _pinned(plan: Plan, live: _Live) -> Pinning:

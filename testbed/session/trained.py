@@ -136,6 +136,8 @@ class TrainedCase:
     """How much later than asked for links carried nothing, and carried again, as datacenters were cut off."""
     swap: Swap | None = None
     """What it took to go on with it from the case before; None of one that begins."""
+    disturbed_before: Sequence[fidelity.DisturbedTry] = ()
+    """What its training left behind before, which was put aside."""
 
 
 class TrainingPart(NamedTuple):

@@ -46,7 +46,7 @@ def test_jobs_are_measured_together_and_alone(tmp_path: Path) -> None:
         )
     files, out = [str(tmp_path / f"{name}.yaml") for name in ("shared", "one", "two")], tmp_path / "out"
     words = *files, "--alone", "--shaper", RELAY, "--no-picture", "--out", str(out)
-    command = [sys.executable, "-m", "testbed", "run", *words]
+    command = [sys.executable, "-m", "testbed", "run", "--again=0", *words]
     screen = {**os.environ, "COLUMNS": "80"}
     done = subprocess.run(
         command, cwd=ROOT, env=screen, capture_output=True, text=True, timeout=DEADLINE_S, check=False

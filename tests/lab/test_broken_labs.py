@@ -67,7 +67,8 @@ def start(directory: Path, topology: str, *words: str) -> subprocess.Popen[str]:
     file = directory / "topology.yaml"
     file.write_text(topology)
     settings = *SETTINGS, f"--set=parallelism.pipeline={topology.count('nodes: 1')}"
-    command = [sys.executable, "-m", "testbed", "run", str(file), "workloads/tiny-gpt-pp4.yaml", *settings, *words]
+    plan = str(file), "workloads/tiny-gpt-pp4.yaml"
+    command = [sys.executable, "-m", "testbed", "run", *plan, "--again=0", *settings, *words]
     return subprocess.Popen(
         [*command, "--out", str(directory / "results")],
         cwd=ROOT,

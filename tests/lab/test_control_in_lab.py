@@ -78,7 +78,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     topology, workload = place / "pair.yaml", place / "slowed.yaml"
     topology.write_text(TOPOLOGY)
     workload.write_text(WORKLOAD.format(model=HERE / "slow_model.py"))
-    done = called("run", str(topology), str(workload), "--control", "--shaper", "relay", "--out", str(run))
+    done = called("run", str(topology), str(workload), "--control", "--again=0", "--shaper", "relay", "--out", str(run))
     assert done.returncode in (ExitCode.OK, ExitCode.UNTRUSTED), done.stderr
     found = with_remade(of_run(run), file.read(run))
     (figures,) = found.figures

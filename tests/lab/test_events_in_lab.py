@@ -23,6 +23,7 @@ RELAY = f"{Path(__file__).with_name('measured_once.py')}:Relay"
 OPTIONS = (
     *("--policy", "greedy", "--elephants-from", "100 kB", "--arrive", "second@1", "--depart", "first@4"),
     "--no-picture",
+    "--again=0",
 )
 
 

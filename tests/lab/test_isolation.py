@@ -73,7 +73,7 @@ def command(
     (here / "stranger.py").write_text(code)
     (here / "job.yaml").write_text(WORKLOAD)
     (here / "pair.yaml").write_text(TOPOLOGY)
-    silent = "--quiet", "--no-picture"
+    silent = "--quiet", "--no-picture", "--again=0"
     run = [sys.executable, "-P", "-m", "testbed", "run", "pair.yaml", "job.yaml", "--out", "out", *silent]
     return subprocess.run(
         [*before, *run, *words],

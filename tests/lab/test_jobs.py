@@ -63,7 +63,7 @@ def test_every_job_has_its_own_results_and_a_dead_worker_is_named_with_its_job(t
         (tmp_path / f"{name}.yaml").write_text(text + WORKLOAD)
     files, out = [str(tmp_path / f"{name}.yaml") for name in ("shared", *JOBS)], tmp_path / "out"
     command = subprocess.Popen(
-        [sys.executable, "-m", "testbed", "run", *files, "--out", str(out)],
+        [sys.executable, "-m", "testbed", "run", *files, "--again=0", "--out", str(out)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -48,7 +48,7 @@ schedules: [1f1b]
 def command(here: Path, *words: str, before: Sequence[str] = ()) -> list[str]:
     (here / "pair.yaml").write_text(TOPOLOGY)
     (here / "two.yaml").write_text(WORKLOAD)
-    run = [sys.executable, "-P", "-m", "testbed", "run", "pair.yaml", "two.yaml", "--no-picture"]
+    run = [sys.executable, "-P", "-m", "testbed", "run", "pair.yaml", "two.yaml", "--no-picture", "--again=0"]
     return [*before, *run, *words]
 
 

@@ -32,6 +32,7 @@ SMALL = (
     "--set=schedules=[1f1b, crosspipe-greedy]",
     "--iterations=3",
     "--set=warmup=1",
+    "--again=0",
 )
 COMPARISON_KEYS = {
     "schedule",
@@ -270,6 +271,7 @@ def unpaced(out: Path, ranks: int) -> tuple[dict[str, Any], str]:
             *command,
             *(f"--set={one}" for one in settings),
             "--iterations=3",
+            "--again=0",
             "--no-picture",
             "--json",
             "--out",

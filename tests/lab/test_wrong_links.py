@@ -20,7 +20,7 @@ SHAPERS = Path(__file__).with_name("wrong_shapers.py")
 
 def run(out: Path, shaper: str, *options: str) -> subprocess.CompletedProcess[str]:
     plan = "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"
-    few = "--set=microbatches=4", "--set=schedules=[1f1b]", "--set=warmup=1", "--iterations=2"
+    few = "--set=microbatches=4", "--set=schedules=[1f1b]", "--set=warmup=1", "--iterations=2", "--again=0"
     small = *few, "--set=model.d_model=16", "--set=model.sequence=16", "--no-picture"
     command = [sys.executable, "-m", "testbed", "run", *plan, *small, "--shaper", f"{SHAPERS}:{shaper}"]
     return subprocess.run(

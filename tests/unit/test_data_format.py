@@ -147,6 +147,7 @@ def write(directory: Path, case: Found) -> None:
         "on_this_host_s": case.on_this_host_s,
         "in_run_s": None,
         "modelled": True,
+        "disturbed_before": (),
     }
     before = [row(number, loss=1.0, warmup=False) for number in range(3)]
     results.add_finished(LABEL, case.network, {0: FinishedJob(case.rows, before, case.fingerprints, known, MADE)})
