@@ -388,6 +388,6 @@ def disturbance_check(
         f"the machine was busy otherwise: stolen time, late wake-ups and queues could explain {share:.1%} of the "
         f"median iteration (limit {DISTURBED_SHARE.value:.0%}); stop other work, or use --clock virtual"
     )
-    aside = ", ".join(f"{show_time(one.measured_s)} of which {one.explained:.1%}" for one in before)
-    notes = (f"trained {len(before) + 1} times: disturbances could explain too much of {aside}",) if before else ()
+    aside = " and ".join(f"{one.explained:.1%} of the {show_time(one.measured_s)}" for one in before)
+    notes = (f"trained {len(before) + 1} times: disturbances could explain {aside} put aside",) if before else ()
     return share_check("what disturbances explain", share, DISTURBED_SHARE, reason)._replace(notes=notes)

@@ -14,6 +14,7 @@ from testbed.plan.costs import problem_of_case, schedule_of
 from testbed.plan.events import at_work, trainings
 from testbed.plan.plan import Case, Job, Plan
 from testbed.planning import file
+from testbed.planning.training_prediction import link_events_of
 from testbed.progress import Reporter
 from testbed.results.control_times import CONTROL, ControlTimes
 from testbed.results.control_times import as_document as controls_document
@@ -29,6 +30,7 @@ from testbed.session.message_costs import MessageCosts
 from testbed.session.profile import profile
 from testbed.session.running import Running
 from testbed.session.trained import TrainedCase
+from testbed.session.world import neighbours_of
 from testbed.thresholds import TRAIN_AGAIN
 from testbed.train.assignment import ReferenceOutcome
 
@@ -60,6 +62,8 @@ class StartedSession:
     """What trains a case that is a training by itself once more, without shaping."""
     again: int = TRAIN_AGAIN
     """How often at most a case is trained again where the machine was busy otherwise."""
+    reconnect: Callable[[], None] | None = None
+    """Has all workers connect to each other anew; None where they cannot."""
 
 
 def train_cases(plan: Plan, session: StartedSession, references: Sequence[ReferenceOutcome]) -> dict[str, Any]:
@@ -72,6 +76,7 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         results.save_json("profile.json", profiled.document)
         plan, running = profiled.plan, replace(running, ranges={})  # other times, other ranges
     results.references = references
+    quiet = Quiet(running, profiled.rows if profiled else (), session.again)
     costs: dict[tuple[int, ...], Sequence[MessageCosts] | None] = {}
     judged: list[JudgedCase] = []
     reports: list[dict[str, Any]] = []
@@ -80,21 +85,20 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
     controls: list[ControlTimes] = []
     comparison: dict[str, Any] = {}
     gave_up: dict[str, str] = {}
+    cases: list[Case] = []
     for begins, *goes_on in trainings(plan.cases):
         made = _made_of(plan, (begins, *goes_on), reporter)
-        cases = [_with_rows(*pair) for pair in zip((begins, *goes_on), made, strict=True)]
+        before, cases = cases, [_with_rows(*pair) for pair in zip((begins, *goes_on), made, strict=True)]
         if profiled is not None:
             plan = _kept_with(plan, cases, results)
         for pair in pairwise(cases):
             require_same_choice(plan, *pair)
-        routes.begin(plan, cases[0])
+        _begin(session, plan, cases[0], before)
         results.save_new()  # what comes now may be put aside
         try:
             known_costs = _known_costs(plan, cases[0], running, costs)
             once = partial(train, running, plan, cases, made, known_costs, routes.change)
-            begin = partial(routes.begin, plan, cases[0])
-            quiet = Quiet(running, profiled.rows if profiled else (), session.again)
-            plan, done = quiet.trained(once, begin)
+            plan, done = quiet.trained(once, partial(_begin, session, plan, cases[0], cases))
         except RunFailed as error:
             gave_up[begins.label] = _went_beyond_its_limits(running, begins.label, error)
             continue
@@ -122,6 +126,17 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         comparison["ended"] = gave_up
         results.save_json("comparison.json", comparison)
     return comparison
+
+
+def _begin(session: StartedSession, plan: Plan, case: Case, before: Sequence[Case]) -> None:
+    """Have a training begin with this case, on its own routes, after one of other cases, or of the same: with the
+    workers of all replicas, over connections whose windows no loss has made smaller. Raises RunFailed."""
+    if before and plan.recovery is not None and plan.recovery.elastic is not None:
+        assert session.running.workers is not None  # where they cannot be replaced, such a plan is refused
+        session.running.workers.regroup(plan.jobs[0].mesh.ranks, neighbours_of(plan, plan.jobs[0]))
+    elif session.reconnect is not None and any(event.loss for one in before for event in link_events_of(plan, one)):
+        session.reconnect()
+    session.routes.begin(plan, case)
 
 
 def _kept_with(plan: Plan, cases: Sequence[Case], results: ResultsWriter) -> Plan:

@@ -165,7 +165,8 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
     shared = live.ranges, lab, live.background, adaptation, replaced
     running = Running(LabAccounts(lab, live.background), live.loop, live.results, reporter, real_time, witness, *shared)
     without_shaping = partial(control.measure, running, lab) if live.options.control else None
-    return StartedSession(running, routes, live.identity, manifest, without_shaping, live.options.again)
+    reconnect = None if plan.enforcement == "ports" else partial(live.standing.reconnect, live.loop, worlds, connecting)
+    return StartedSession(running, routes, live.identity, manifest, without_shaping, live.options.again, reconnect)
 
 
 def _pinned(plan: Plan, live: _Live) -> Pinning:

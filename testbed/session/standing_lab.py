@@ -90,6 +90,11 @@ class StandingLab:
         for store in self._scratch.iterdir():
             store.unlink()
 
+    def reconnect(self, loop: Loop, worlds: Sequence[WorldSpec], deadline: Deadline) -> None:
+        """Have all workers end their connections, and join these worlds over new ones. Raises RunFailed."""
+        self.leave()
+        loop.restart(worlds, deadline)
+
     def launch(self, plan: Plan) -> None:
         """Have fork servers for a plan's jobs, of which each imports torch meanwhile. Raises RunFailed."""
         if self._lab is None:
