@@ -29,9 +29,9 @@ class Quiet:
     repeats: int
     """At most."""
 
-    def trained(self, train: Callable[[], TrainedPlan], begin: Callable[[], None]) -> TrainedPlan:
-        """What `train` leaves behind, called again, on the network as `begin` makes it, while the machine could explain
-        more of a job's median iteration than the limit.
+    def trained(self, train: Callable[[], TrainedPlan], begin: Callable[[Sequence[TrainedCase]], None]) -> TrainedPlan:
+        """What `train` leaves behind, called again, once `begin` has the network as it was before it, while the machine
+        could explain more of a job's median iteration than the limit.
 
         Where a controller decides, it is called once: what that has learned is of one training. Raises RunFailed.
         """
@@ -50,7 +50,7 @@ class Quiet:
             )
             with host_settings.real_time(self.running.real_time):
                 wait_for_quiet(QUIET_LIMIT_S, lambda: look(()), lambda _seen, _left_s: None)
-            begin()
+            begin(found.done)
 
     def _disturbed(self, done: TrainedCase) -> DisturbedTry:
         """Of the job whose median iteration the machine could explain most of."""

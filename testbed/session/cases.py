@@ -14,7 +14,6 @@ from testbed.plan.costs import problem_of_case, schedule_of
 from testbed.plan.events import at_work, trainings
 from testbed.plan.plan import Case, Job, Plan
 from testbed.planning import file
-from testbed.planning.training_prediction import link_events_of
 from testbed.progress import Reporter
 from testbed.results.control_times import CONTROL, ControlTimes
 from testbed.results.control_times import as_document as controls_document
@@ -85,20 +84,20 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
     controls: list[ControlTimes] = []
     comparison: dict[str, Any] = {}
     gave_up: dict[str, str] = {}
-    cases: list[Case] = []
+    done: Sequence[TrainedCase] = ()
     for begins, *goes_on in trainings(plan.cases):
         made = _made_of(plan, (begins, *goes_on), reporter)
-        before, cases = cases, [_with_rows(*pair) for pair in zip((begins, *goes_on), made, strict=True)]
+        cases = [_with_rows(*pair) for pair in zip((begins, *goes_on), made, strict=True)]
         if profiled is not None:
             plan = _kept_with(plan, cases, results)
         for pair in pairwise(cases):
             require_same_choice(plan, *pair)
-        _begin(session, plan, cases[0], before)
+        _begin(session, plan, cases[0], done)
         results.save_new()  # what comes now may be put aside
         try:
             known_costs = _known_costs(plan, cases[0], running, costs)
             once = partial(train, running, plan, cases, made, known_costs, routes.change)
-            plan, done = quiet.trained(once, partial(_begin, session, plan, cases[0], cases))
+            plan, done = quiet.trained(once, partial(_begin, session, plan, cases[0]))
         except RunFailed as error:
             gave_up[begins.label] = _went_beyond_its_limits(running, begins.label, error)
             continue
@@ -128,13 +127,13 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
     return comparison
 
 
-def _begin(session: StartedSession, plan: Plan, case: Case, before: Sequence[Case]) -> None:
-    """Have a training begin with this case, on its own routes, after one of other cases, or of the same: with the
-    workers of all replicas, over connections whose windows no loss has made smaller. Raises RunFailed."""
+def _begin(session: StartedSession, plan: Plan, case: Case, before: Sequence[TrainedCase]) -> None:
+    """Have a training begin with this case, on its own routes, after one that left this behind: with the workers of all
+    replicas, over connections whose windows no loss has made smaller. Raises RunFailed."""
     if before and plan.recovery is not None and plan.recovery.elastic is not None:
         assert session.running.workers is not None  # where they cannot be replaced, such a plan is refused
         session.running.workers.regroup(plan.jobs[0].mesh.ranks, neighbours_of(plan, plan.jobs[0]))
-    elif session.reconnect is not None and any(event.loss for one in before for event in link_events_of(plan, one)):
+    elif session.reconnect is not None and any(ended.network.drops for ended in before):
         session.reconnect()
     session.routes.begin(plan, case)
 
