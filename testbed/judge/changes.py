@@ -92,22 +92,26 @@ def _median(values: Floats) -> float:
     return float(np.median(known)) if len(known) else float("nan")
 
 
-def since_the_beginning(times_s: Floats, limit: float) -> Bools:
+def since_the_beginning(times_s: Floats, limit: float, calm: Bools | None = None) -> Bools:
     """Iterations from the one on where times made the largest step, if it is more than the share `limit` and certain;
     and single ones as far from the median. A step test: the step is where the means before and after differ most for
     their counts (CUSUM), and is one if the medians differ by far more than neighbours do.
+
+    Only those that are `calm` tell of steps, where most are and three at least: one first iteration that the machine
+    disturbed, by its own accounts, would make a change of all that follow.
     """
-    count, middle = len(times_s), float(np.median(times_s))
-    far: Bools = np.zeros(count, bool)
+    middle, far = float(np.median(times_s)), np.zeros(len(times_s), bool)
+    told = np.arange(len(times_s)) if calm is None or 2 * calm.sum() < len(calm) else np.flatnonzero(calm)
+    each_s, count = times_s[told], len(told)
     if count < 3:
         return far
-    noise = 1.4826 * float(np.median(np.abs(np.diff(times_s)))) / np.sqrt(2)
+    noise = 1.4826 * float(np.median(np.abs(np.diff(each_s)))) / np.sqrt(2)
     weights = np.sqrt([at * (count - at) for at in range(1, count)])
-    means = [abs(times_s[at:].mean() - times_s[:at].mean()) for at in range(1, count)]
-    best = _Step.of(times_s, 1 + int(np.argmax(means * weights)))
+    means = [abs(each_s[at:].mean() - each_s[:at].mean()) for at in range(1, count)]
+    best = _Step.of(each_s, 1 + int(np.argmax(means * weights)))
     certain_s = CHANGE_CERTAIN * noise * np.sqrt(1 / best.at + 1 / (count - best.at))
     if abs(best.seconds) > max(limit * middle, certain_s):
-        far[best.at :] = True
+        far[told[best.at] :] = True
         return far
     far |= np.abs(times_s - middle) > max(limit * middle, 2 * CHANGE_CERTAIN * noise)
     return far

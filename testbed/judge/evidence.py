@@ -16,6 +16,7 @@ from testbed.judge.execution import ExecutedRow, execution_check
 from testbed.judge.fidelity import IN_RUN, LINKS, MACHINE, TRAFFIC, Check, DirectionCounters, NetworkEvidence
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages
+from testbed.judge.witnesses import disturbed
 from testbed.pipeline.ir import Row
 from testbed.thresholds import (
     CHANGE_CERTAIN,
@@ -272,7 +273,8 @@ def _against_each_other(case: CaseEvidence) -> Check:
     """Iterations whose messages took other than before the run, or that took other than the first ones."""
     limit = CHANGE_SHARE if case.real else MODEL_SHARE
     times_s = case.comparable_s
-    far = changes.since_the_beginning(times_s, limit.value)
+    calm = ~disturbed(case.measured, case.baseline) if case.real else None
+    far = changes.since_the_beginning(times_s, limit.value, calm)
     found = changes.find([row.iteration for row in case.measured], times_s, _baseline_parts(case), far)
     off = changes.off_share(times_s, found.iterations)
     mostly = case.baseline_extra_s is not None and 2 * found.by_messages.sum() > len(times_s)

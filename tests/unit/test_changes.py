@@ -119,6 +119,20 @@ def test_a_blip_is_noted(real: bool) -> None:
     assert noted(one).startswith("iterations 9 of 2 to 21")
 
 
+def test_a_first_iteration_that_the_machine_disturbed_makes_no_change_of_all_others() -> None:
+    """One that nothing explains does: what came after it is then unlike what was before."""
+    one = case(lambda number: 0.0, lambda number: 0.03 if number == 0 else 0.0, real=True)
+    disturbed = one.rows[0]._replace(witnesses=Witnesses(steal_s=0.03 * PREDICTED_S))
+    assert "something changed in iterations 3 to 21" in untrusted(one)
+    asked = "the median, of unchanged iterations"
+    found = {check.question: check for check in judge(one._replace(rows=[disturbed, *one.rows[1:]]))}
+    assert found[asked].ok, found[asked]
+    assert "iterations 2 of 2 to" in found[asked].notes[0]
+    later = case(lambda number: 0.0, lambda number: 0.03 if number >= 8 else 0.0, real=True)
+    found = {check.question: check for check in judge(later._replace(rows=[disturbed, *later.rows[1:]]))}
+    assert not found[asked].ok
+
+
 @pytest.mark.parametrize(("late", "iterations"), [((7,), "9"), ((16, 17, 18, 19), "18 to 21")])
 def test_messages_that_are_known_only_where_they_are_late(late: tuple[int, ...], iterations: str) -> None:
     """As of collectives: their first quartile is that of the late ones, however few iterations have any."""
