@@ -92,13 +92,14 @@ def _median(values: Floats) -> float:
     return float(np.median(known)) if len(known) else float("nan")
 
 
-def since_the_beginning(times_s: Floats, limit: float, calm: Bools | None = None) -> Bools:
+def since_the_beginning(times_s: Floats, limit: float, calm: Bools | None = None, *, loses: bool = False) -> Bools:
     """Iterations from the one on where times made the largest step, if it is more than the share `limit` and certain;
     and single ones as far from the median. A step test: the step is where the means before and after differ most for
     their counts (CUSUM), and is one if the medians differ by far more than neighbours do.
 
     Only those that are `calm` tell of steps, where most are and three at least: one first iteration that the machine
-    disturbed, by its own accounts, would make a change of all that follow.
+    disturbed, by its own accounts, would make a change of all that follow. On a network that `loses` packets, as it was
+    asked to, most iterations are alike and some are not: a step has to stand out of the scatter of all.
     """
     middle, far = float(np.median(times_s)), np.zeros(len(times_s), bool)
     told = np.arange(len(times_s)) if calm is None or 2 * calm.sum() < len(calm) else np.flatnonzero(calm)
@@ -109,7 +110,8 @@ def since_the_beginning(times_s: Floats, limit: float, calm: Bools | None = None
     weights = np.sqrt([at * (count - at) for at in range(1, count)])
     means = [abs(each_s[at:].mean() - each_s[:at].mean()) for at in range(1, count)]
     best = _Step.of(each_s, 1 + int(np.argmax(means * weights)))
-    certain_s = CHANGE_CERTAIN * noise * np.sqrt(1 / best.at + 1 / (count - best.at))
+    scatter_s = float(np.std(each_s)) if loses else noise
+    certain_s = CHANGE_CERTAIN * scatter_s * np.sqrt(1 / best.at + 1 / (count - best.at))
     if abs(best.seconds) > max(limit * middle, certain_s):
         far[told[best.at] :] = True
         return far

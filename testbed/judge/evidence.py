@@ -274,7 +274,7 @@ def _against_each_other(case: CaseEvidence) -> Check:
     limit = CHANGE_SHARE if case.real else MODEL_SHARE
     times_s = case.comparable_s
     calm = ~disturbed(case.measured, case.baseline) if case.real else None
-    far = changes.since_the_beginning(times_s, limit.value, calm)
+    far = changes.since_the_beginning(times_s, limit.value, calm, loses=not case.network.lossless)
     found = changes.find([row.iteration for row in case.measured], times_s, _baseline_parts(case), far)
     off = changes.off_share(times_s, found.iterations)
     mostly = case.baseline_extra_s is not None and 2 * found.by_messages.sum() > len(times_s)

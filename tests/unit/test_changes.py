@@ -119,6 +119,16 @@ def test_a_blip_is_noted(real: bool) -> None:
     assert noted(one).startswith("iterations 9 of 2 to 21")
 
 
+@pytest.mark.parametrize("slow", [0, 1, 9, 19])
+def test_an_iteration_that_losses_made_longer_is_no_change_of_those_that_follow(slow: int) -> None:
+    """Where losses were asked for: on a lossless network what comes after the first one is unlike what was before."""
+    times_s = PREDICTED_S * (1 + 0.12 * (np.arange(COUNT) == slow))
+    assert np.flatnonzero(changes.since_the_beginning(times_s, 1e-3, loses=True)).tolist() == [slow]
+    assert np.flatnonzero(changes.since_the_beginning(times_s, 1e-3)).tolist() == [*range(1, COUNT)] or slow > 0
+    half = PREDICTED_S * (1 + 0.12 * (np.arange(COUNT) >= 8))
+    assert np.flatnonzero(changes.since_the_beginning(half, 1e-3, loses=True)).tolist() == [*range(8, COUNT)]
+
+
 def test_a_first_iteration_that_the_machine_disturbed_makes_no_change_of_all_others() -> None:
     """One that nothing explains does: what came after it is then unlike what was before."""
     one = case(lambda number: 0.0, lambda number: 0.03 if number == 0 else 0.0, real=True)
