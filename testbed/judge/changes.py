@@ -99,7 +99,7 @@ def since_the_beginning(times_s: Floats, limit: float, calm: Bools | None = None
 
     Only those that are `calm` tell of steps, where most are and three at least: one first iteration that the machine
     disturbed, by its own accounts, would make a change of all that follow. On a network that `loses` packets, as it was
-    asked to, most iterations are alike and some are not: a step has to stand out of the scatter of all.
+    asked to, a single one is no side of a step.
     """
     middle, far = float(np.median(times_s)), np.zeros(len(times_s), bool)
     told = np.arange(len(times_s)) if calm is None or 2 * calm.sum() < len(calm) else np.flatnonzero(calm)
@@ -110,9 +110,9 @@ def since_the_beginning(times_s: Floats, limit: float, calm: Bools | None = None
     weights = np.sqrt([at * (count - at) for at in range(1, count)])
     means = [abs(each_s[at:].mean() - each_s[:at].mean()) for at in range(1, count)]
     best = _Step.of(each_s, 1 + int(np.argmax(means * weights)))
-    scatter_s = float(np.std(each_s)) if loses else noise
-    certain_s = CHANGE_CERTAIN * scatter_s * np.sqrt(1 / best.at + 1 / (count - best.at))
-    if abs(best.seconds) > max(limit * middle, certain_s):
+    certain_s = CHANGE_CERTAIN * noise * np.sqrt(1 / best.at + 1 / (count - best.at))
+    alone = loses and 1 in (best.at, count - best.at)
+    if not alone and abs(best.seconds) > max(limit * middle, certain_s):
         far[told[best.at] :] = True
         return far
     far |= np.abs(times_s - middle) > max(limit * middle, 2 * CHANGE_CERTAIN * noise)
@@ -125,7 +125,14 @@ class _Step(NamedTuple):
 
     @staticmethod
     def of(times_s: Floats, at: int) -> _Step:
-        return _Step(at, float(np.median(times_s[at:]) - np.median(times_s[:at])))
+        before, after = times_s[:at], times_s[at:]
+        return _Step(at, _typical(after, before) - _typical(before, after))
+
+
+def _typical(values: Floats, others: Floats) -> float:
+    """The median; of two the one that is nearer to that of the others, since either may be unlike all."""
+    middle = float(np.median(others))
+    return float(min(values, key=lambda value: abs(value - middle)) if len(values) == 2 else np.median(values))
 
 
 def off_share(times_s: Floats, changed: Bools) -> float:

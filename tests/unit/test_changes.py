@@ -122,10 +122,10 @@ def test_a_blip_is_noted(real: bool) -> None:
 @pytest.mark.parametrize("slow", [0, 1, 9, 19])
 def test_an_iteration_that_losses_made_longer_is_no_change_of_those_that_follow(slow: int) -> None:
     """Where losses were asked for: on a lossless network what comes after the first one is unlike what was before."""
-    times_s = PREDICTED_S * (1 + 0.12 * (np.arange(COUNT) == slow))
+    times_s = np.where(np.arange(COUNT) == slow, 1.12 * PREDICTED_S, PREDICTED_S)
     assert np.flatnonzero(changes.since_the_beginning(times_s, 1e-3, loses=True)).tolist() == [slow]
     assert np.flatnonzero(changes.since_the_beginning(times_s, 1e-3)).tolist() == [*range(1, COUNT)] or slow > 0
-    half = PREDICTED_S * (1 + 0.12 * (np.arange(COUNT) >= 8))
+    half = np.where(np.arange(COUNT) >= 8, 1.12 * PREDICTED_S, PREDICTED_S)
     assert np.flatnonzero(changes.since_the_beginning(half, 1e-3, loses=True)).tolist() == [*range(8, COUNT)]
 
 
