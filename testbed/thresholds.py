@@ -43,11 +43,11 @@ QUIET_WAITED = 0.02
 QUIET_LATE_S = 0.2e-3
 """By so much the median sleep may end late: half of what a short delay may be off."""
 
+# --- the verdict: was a run what it says it was? ---
+
 TRAIN_AGAIN = 2
 """So often at most a training is repeated that the machine disturbed: one that is busy for longer is so by habit, and
 its runs are untrusted rightly."""
-
-# --- the verdict: was a run what it says it was? ---
 
 OVERRUN_SHARE = Limit(0.01, "an overrun delays what follows; one in a hundred is noise")
 

@@ -21,12 +21,12 @@ from testbed.results.directory import ResultsWriter
 from testbed.schedule.registry import Generated, generate_choice
 from testbed.session import event_report, message_costs
 from testbed.session.active_routes import Handled, require_same_choice
-from testbed.session.again import Quiet
 from testbed.session.case import train
 from testbed.session.goodput_report import goodput_entry
 from testbed.session.judgement import JudgedCase, conclude, judge_cases
 from testbed.session.message_costs import MessageCosts
 from testbed.session.profile import profile
+from testbed.session.repeated_training import RepeatedTraining
 from testbed.session.running import Running
 from testbed.session.trained import TrainedCase
 from testbed.session.world import neighbours_of
@@ -75,7 +75,7 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         results.save_json("profile.json", profiled.document)
         plan, running = profiled.plan, replace(running, ranges={})  # other times, other ranges
     results.references = references
-    quiet = Quiet(running, profiled.rows if profiled else (), session.again)
+    repeated = RepeatedTraining(running, profiled.rows if profiled else (), session.again)
     costs: dict[tuple[int, ...], Sequence[MessageCosts] | None] = {}
     judged: list[JudgedCase] = []
     reports: list[dict[str, Any]] = []
@@ -97,7 +97,7 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         try:
             known_costs = _known_costs(plan, cases[0], running, costs)
             once = partial(train, running, plan, cases, made, known_costs, routes.change)
-            plan, done = quiet.trained(once, partial(_begin, session, plan, cases[0]))
+            plan, done = repeated.trained(once, partial(_begin, session, plan, cases[0]))
         except RunFailed as error:
             gave_up[begins.label] = _went_beyond_its_limits(running, begins.label, error)
             continue

@@ -20,8 +20,8 @@ from testbed.thresholds import DISTURBED_SHARE, QUIET_LIMIT_S
 
 
 @dataclass(frozen=True)
-class Quiet:
-    """What it takes to train in quiet."""
+class RepeatedTraining:
+    """A training, and how often it may be repeated."""
 
     running: Running
     profiled: Sequence[IterationRow]
