@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,15 @@ def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_
     from testbed.lab.namespaces import fork_into
     from testbed.train.idle_threads import sleep_exactly
     from testbed.train.pacing import needed_spin_s
-    from testbed.train.protocol import Exited, Halted, Imported, ReferenceTrained, StartWorkers, TrainReference
+    from testbed.train.protocol import (
+        END_WORKERS,
+        Exited,
+        Halted,
+        Imported,
+        ReferenceTrained,
+        StartWorkers,
+        TrainReference,
+    )
     from testbed.train.reference_process import trained_in_own_process
     from testbed.train.worker import become_worker
 
@@ -63,12 +72,19 @@ def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_
         ranks[pid] = rank
     for fd in worker_fds:
         os.close(fd)
+    signal.signal(END_WORKERS, lambda *_: _kill(ranks))  # no message: nobody here reads any more
     while ranks:
         pid, waited = os.waitpid(-1, os.WUNTRACED | os.WCONTINUED)
         if os.WIFSTOPPED(waited) or os.WIFCONTINUED(waited):
             control.send(Halted(ranks[pid], os.WSTOPSIG(waited) if os.WIFSTOPPED(waited) else 0))
         else:
             control.send(Exited(ranks.pop(pid), os.waitstatus_to_exitcode(waited)))
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

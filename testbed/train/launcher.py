@@ -28,7 +28,9 @@ from testbed.train.received import receive
 IMPORT_DEADLINE_S = 300.0
 _ANSWER_MARGIN_S = 10.0
 _FAILURE_DEADLINE_S = 60.0
-"""For a worker that is to fail, and for those that lose their connections by that."""
+"""For a worker that is to fail, and for those that are killed because of that."""
+_LEAVE_S = 1.0
+"""So long those that lose their connections by a failure have to end by themselves."""
 _LOG_LINES = 20
 _POLL_S = 5e-3
 _LOOK_S = 0.2
@@ -153,15 +155,22 @@ class Launcher(ConnectedWorkers):
             raise RunFailed(f"{self.called(*named)} was to fail, and not what did: ranks and signals {killed}")
 
     def end(self) -> None:
-        """End all workers, of which one has failed: the others lose their connections. Raises RunFailed."""
+        """End all workers, of which one has failed: the others lose their connections. Raises RunFailed.
+
+        Whoever has not ended by that soon is killed: gloo may not notice that a peer is gone.
+        """
         for worker in self.workers:
             worker.close()
-        until = time.monotonic() + _FAILURE_DEADLINE_S
+        until, killed = time.monotonic() + _LEAVE_S, False
         while len(self._ended) < self.n_ranks:
-            if not self.fork_server.poll(max(0.0, until - time.monotonic())):
+            if self.fork_server.poll(max(0.0, until - time.monotonic())):
+                self._hear(self.fork_server)
+            elif killed:
                 left = [rank for rank in range(self.n_ranks) if rank not in self._ended]
-                raise RunFailed(f"{self.called(*left)} did not end within {_FAILURE_DEADLINE_S:g} s of a failure")
-            self._hear(self.fork_server)
+                raise RunFailed(f"{self.called(*left)} did not end within {_FAILURE_DEADLINE_S:g} s of being killed")
+            else:
+                os.kill(self.process.pid, protocol.END_WORKERS)
+                until, killed = time.monotonic() + _FAILURE_DEADLINE_S, True
         self.fork_server.close()
         self.process.wait(timeout=_FAILURE_DEADLINE_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from testbed.train.assignment import IterationRecord, ReferenceOutcome, TimedSch
 
 WARMUP_ROUNDS = 4
 """Messages that a worker sends each of its neighbours, one after the other, before it says that it is connected."""
+END_WORKERS = signal.SIGUSR1
+"""Has a fork server that has workers kill those that are left."""
 
 
 @dataclass(frozen=True)

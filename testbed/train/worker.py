@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import os
 import signal
@@ -61,6 +62,7 @@ def become_worker(
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+        faulthandler.enable()  # a crash inside of a library says in the log where it came from
         fork_server.close()
         for other, fd in enumerate(worker_fds):
             if other != rank:

@@ -1,0 +1,69 @@
+"""Whoever replaces the workers of a job gets rid of those that are left, whatever these are waiting for."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from testbed.session.deadlines import Deadline
+from testbed.session.loop import Loop
+from testbed.train.launcher import Launcher
+from testbed.train.protocol import WorkerPlace, WorldSpec
+
+torch = pytest.importorskip("torch")
+
+RANKS = 2
+
+
+def still_there(*pids: int) -> list[int]:
+    """Those of these processes that have not ended."""
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def workers_of(launcher: Launcher) -> list[int]:
+    """Their process ids, in the order of ranks."""
+    server = launcher.process.pid
+    return [int(pid) for pid in Path(f"/proc/{server}/task/{server}/children").read_text(encoding="ascii").split()]
+
+
+def connected(launcher: Launcher, directory: Path) -> list[int]:
+    """Have the workers connect, here; their process ids."""
+    world = WorldSpec(
+        tuple(WorkerPlace(None, "lo") for _ in range(RANKS)),
+        store=f"file://{directory / 'store'}",
+        timeout_s=300.0,
+        warmup_bytes=1000,
+        neighbours=((0, 1),),
+        logs=str(directory),
+    )
+    launcher.imported()
+    with Loop([launcher]) as loop:
+        loop.start([world], Deadline(60.0, "of the test"))
+    return workers_of(launcher)
+
+
+def test_one_that_cannot_end_is_killed(tmp_path: Path) -> None:
+    with Launcher(RANKS) as launcher:
+        stopped, other = connected(launcher, tmp_path)
+        os.kill(stopped, signal.SIGSTOP)
+        launcher.end()
+        assert not still_there(stopped, other)
+
+
+def test_the_peers_of_one_that_failed_are_ended(tmp_path: Path) -> None:
+    with Launcher(RANKS) as launcher:
+        failed, other = connected(launcher, tmp_path)
+        os.kill(failed, signal.SIGKILL)
+        launcher.end()
+        assert not still_there(failed, other)
+
+
+def test_one_that_crashes_leaves_where_it_was_in_its_log(tmp_path: Path) -> None:
+    with Launcher(RANKS) as launcher:
+        crashed, _ = connected(launcher, tmp_path)
+        os.kill(crashed, signal.SIGSEGV)
+        launcher.end()
+        assert "in _serve" in (tmp_path / "rank0.log").read_text()
