@@ -25,6 +25,7 @@ import option_pairs
 from harness import boots, options, report
 from harness.record import Claim, Topic
 
+from testbed.plan.plan import Case
 from testbed.vm import command
 
 TARGET = 0.0001
@@ -49,7 +50,12 @@ class Compared(NamedTuple):
 def backwards(cell: option_pairs.Cell, asked: Namespace, out: Path) -> command.GuestTraining:
     """A cell's training with its schedules in the opposite order. Raises BadInput."""
     made = option_pairs.training(cell, asked.seed, asked.schedules, asked.light, out)
-    plan = replace(made.plan, cases=made.plan.cases[::-1])
+    own: list[list[Case]] = []
+    for case in made.plan.cases:  # one that goes on from another one's training stays behind it
+        if case.continues is None and case.alone_of is None:
+            own.append([])
+        own[-1].append(case)
+    plan = replace(made.plan, cases=tuple(case for each in reversed(own) for case in each))
     return replace(made, plan=plan, directory=Path(f"{made.directory}{_BACKWARDS}"))
 
 

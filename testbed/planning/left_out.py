@@ -46,7 +46,7 @@ def of_events(plan: Plan, case: Case) -> list[str]:
     ends. [] where there are none."""
     if not link_events_of(plan, case):
         return []
-    training, warmup = predict_training(plan, case), plan.jobs[0].workload.warmup
+    training, warmup = predict_training(plan, case, strict=False), plan.jobs[0].workload.warmup
     lines = _of_chance(plan, case, training.by_chance)
     if training.endless is not None:
         number = training.endless.round - warmup

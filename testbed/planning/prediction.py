@@ -91,16 +91,17 @@ def numbered(plan: Plan, case: Case, trace: Trace) -> Trace:
     return replace(concatenate(parts), n_ranks=trace.n_ranks)
 
 
-def predict_training(plan: Plan, case: Case) -> TrainingPrediction:
+def predict_training(plan: Plan, case: Case, *, strict: bool = True) -> TrainingPrediction:
     """All iterations of a case whose schedules are made. Raises as `training_of`."""
-    return training_of(plan, case, loads_of_case(plan, case))
+    return training_of(plan, case, loads_of_case(plan, case), strict=strict)
 
 
-def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPrediction:
+def training_of(plan: Plan, case: Case, loads: Sequence[Load], *, strict: bool = True) -> TrainingPrediction:
     """All iterations of the jobs at work in a case, or those that stand for the ones behind them; jobs and ranks have
     the numbers of the plan.
 
-    Raises BadInput for an event that comes after the training.
+    Raises BadInput for an event that comes after the training, or that cannot be played in it; unless `strict`, as for
+    a schedule that a controller might have chosen, such an event has no effect then, or none on what waits for it.
     """
     if plan.rounds == "free":
         free = free_training(plan, case, loads)
@@ -125,7 +126,7 @@ def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPredic
         slots = partial(slots_in, plan, one, mine)
         down = network_at(plan, one).down
         segments.append(Segment(phase.rounds, mine, slots, varies(plan, one), slots_change, down))
-    found = simulate_training(plan, events, segments, ends=place == len(cases) - 1)
+    found = simulate_training(plan, events, segments, ends=place == len(cases) - 1, strict=strict)
     return found._replace(trace=numbered(plan, case, found.trace))
 
 

@@ -95,14 +95,14 @@ def link_events_of(plan: Plan, case: Case) -> tuple[LinkEvent, ...]:
 
 
 def simulate_training(
-    plan: Plan, events: Sequence[LinkEvent], segments: Sequence[Segment], *, ends: bool
+    plan: Plan, events: Sequence[LinkEvent], segments: Sequence[Segment], *, ends: bool, strict: bool
 ) -> TrainingPrediction:
     """The last of the segments, behind the others of the same training; the training `ends` with it, or goes on.
 
-    Raises BadInput for an event that comes after the training.
+    Raises BadInput, if `strict`, for an event that comes after the training, or that cannot be played in it.
     """
     warmup, last = plan.jobs[0].workload.warmup, segments[-1]
-    training = _Training(plan)
+    training = _Training(plan, strict=strict)
     left: list[_Left] = []
     for segment in segments:
         training.begin(segment)
@@ -113,7 +113,7 @@ def simulate_training(
     # the end of an outage, or of a trace, may come too late
     begun = {placed.event.said for placed in training.placed}
     late = next((event for _, event in left if event.said not in begun), None)
-    if late is not None and ends:
+    if late is not None and ends and strict:
         shown = f"{show_time(training.ends_s)} in iteration {last.rounds[-1] - warmup}"
         raise BadInput.of(plan.network.name, "events", late.said, f"a moment before {shown}, when the training is over")
     numbers = [number for number in training.traces if number in last.rounds or number == last.rounds.start]
@@ -146,8 +146,9 @@ _Rates = tuple[tuple[tuple[float, float], ...], ...]
 class _Training:
     """A training while it is predicted."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan, self._warmup = plan, plan.jobs[0].workload.warmup
+    def __init__(self, plan: Plan, *, strict: bool) -> None:
+        """`strict`: whether an event that cannot be played is refused."""
+        self._plan, self._warmup, self._strict = plan, plan.jobs[0].workload.warmup, strict
         self._state = self._predicted = planned(plan.network)
         """What links are before the next iteration, and what they are in the last one of the trace."""
         self._traffic_s = 0.0
@@ -172,7 +173,8 @@ class _Training:
 
     def begin(self, segment: Segment) -> None:
         """Go on with other schedules, or begin."""
-        self._refuse_lost(segment.down - self._state.down)
+        if self._strict:
+            self._refuse_lost(segment.down - self._state.down)
         self._segment = segment
         self._state = replace(self._state, down=segment.down)
         self._add(segment.rounds.start, ())
@@ -204,10 +206,12 @@ class _Training:
         if rates_change(self._plan) and number >= self._warmup:
             self.traffic_s[number] = self._traffic_s
             self._traffic_s += self.ends_s
-        self._refuse_unended()
+        if self._strict:
+            self._refuse_unended()
         if math.isinf(self.ends_s):
             self._end(number, *before)
-        self._refuse_waiting()
+        if self._strict:
+            self._refuse_waiting()
         return [one._replace(seconds=one.seconds - self.ends_s) for one in left[len(come) :]]
 
     def _beside_in(self, number: int) -> _Rates:

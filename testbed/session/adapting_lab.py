@@ -182,8 +182,8 @@ class AdaptingLab:
         return phase_of(self._plan, self._plan.cases[0]).measured
 
     def _training(self, runs: Prospect) -> TrainingPrediction:
-        """What is predicted with a candidate and the plan's events."""
-        return predict_training(self._plan, self._subject.case_with(runs))
+        """What is predicted with a candidate and the plan's events, which may not be over in its shorter iterations."""
+        return predict_training(self._plan, self._subject.case_with(runs), strict=False)
 
     def _parts(self, runs: Prospect, predicted: TrainingPrediction) -> list[Trace]:
         """Of every job, from its own start."""

@@ -138,7 +138,7 @@ class _UnderWay:
         running, plan, case, costs = self.running, self.plan, self.cases[which], self.costs
         phase, made = phases(plan, self.cases)[which], self.made[which]
         loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
-        training = whole = training_of(plan, case, loads)
+        training = whole = training_of(plan, case, loads, strict=not self.ended)  # then a controller has chosen it
         elastic = None
         if plan.recovery is not None and plan.recovery.elastic is not None:
             elastic = elastic_training(plan, case)
