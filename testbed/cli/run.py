@@ -216,7 +216,7 @@ def _require_foretold(plan: Plan) -> None:
         from testbed.goodput.recovering_plan import require_replicas_left
 
         require_replicas_left(plan, "plan", "recovery.failures")
-    if not plan.events or not (plan.background or plan.changes_for == "comers"):
+    if not plan.events:
         return
     from testbed.planning.prediction import predict_training
 

@@ -147,6 +147,14 @@ def test_an_outage_that_netem_cannot_play_is_refused_before_anything_starts() ->
     assert f"events: got '{event}', expected under netem, an outage that is over in the iteration" in done.stderr
 
 
+def test_an_event_behind_the_training_is_refused_before_anything_starts() -> None:
+    words = ("run", "two-dc-longhaul", "tiny-gpt-pp4", "--clock", "virtual", "--schedule", "1f1b")
+    done = run_testbed(*words, "--event", f"link {link()} rate 5 % at 60 s", COLUMNS="500")
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()  # and no word of a boot
+    assert "expected a moment before" in line
+
+
 def test_a_plan_says_by_its_shaper_whom_a_change_is_for() -> None:
     plan = planned("link NORTH rate 40 % at iteration 1")
     netem, relay = with_shaper(plan, "netem"), with_shaper(plan, "relay")
