@@ -11,12 +11,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from testbed.train.data import Corpus
+
+_SHOWN_S = 0.1
 
 
 def main(arguments: list[str]) -> int:
@@ -81,10 +83,15 @@ def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_
             control.send(Exited(ranks.pop(pid), os.waitstatus_to_exitcode(waited)))
 
 
-def _kill(pids: Iterable[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
-            os.kill(pid, signal.SIGKILL)
+def _kill(pids: Collection[int]) -> None:
+    """Kill workers that hang, once they have had the time to say where."""
+    from testbed.train.protocol import SHOW_THREADS
+
+    for number, pause_s in ((SHOW_THREADS, _SHOWN_S), (signal.SIGKILL, 0.0)):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                os.kill(pid, number)
+        time.sleep(pause_s)
 
 
 if __name__ == "__main__":

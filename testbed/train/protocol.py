@@ -15,6 +15,8 @@ WARMUP_ROUNDS = 4
 """Messages that a worker sends each of its neighbours, one after the other, before it says that it is connected."""
 END_WORKERS = signal.SIGUSR1
 """Has a fork server that has workers kill those that are left."""
+SHOW_THREADS = signal.SIGUSR2
+"""Has a worker write into its log where its threads are."""
 
 
 @dataclass(frozen=True)

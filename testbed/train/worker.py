@@ -63,6 +63,7 @@ def become_worker(
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
         faulthandler.enable()  # a crash inside of a library says in the log where it came from
+        faulthandler.register(protocol.SHOW_THREADS)
         fork_server.close()
         for other, fd in enumerate(worker_fds):
             if other != rank:

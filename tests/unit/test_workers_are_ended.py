@@ -11,7 +11,7 @@ import pytest
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.train.launcher import Launcher
-from testbed.train.protocol import WorkerPlace, WorldSpec
+from testbed.train.protocol import END_WORKERS, WorkerPlace, WorldSpec
 
 torch = pytest.importorskip("torch")
 
@@ -59,6 +59,15 @@ def test_the_peers_of_one_that_failed_are_ended(tmp_path: Path) -> None:
         os.kill(failed, signal.SIGKILL)
         launcher.end()
         assert not still_there(failed, other)
+
+
+def test_one_that_waits_for_nothing_says_where_before_it_is_killed(tmp_path: Path) -> None:
+    with Launcher(RANKS) as launcher:
+        waiting, _ = connected(launcher, tmp_path)
+        os.kill(launcher.process.pid, END_WORKERS)
+        launcher.end()
+        assert not still_there(waiting)
+        assert "in _serve" in (tmp_path / "rank0.log").read_text()
 
 
 def test_one_that_crashes_leaves_where_it_was_in_its_log(tmp_path: Path) -> None:
