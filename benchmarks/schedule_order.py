@@ -7,8 +7,9 @@ The plans are rows of the arrays of option_pairs.py, so that every kind of optio
 schedules as asked for. Each is measured twice on the virtual clock, the second time with its schedules in the opposite
 order, and a schedule's median iteration and verdict are compared. What is left of one training (windows that TCP has
 grown or lost, receives that are posted ahead, routes, queues) would show in the next one. Rows that the model does not
-cover are left out: where packets are lost by chance, other packets are lost. Prints every schedule of which the
-two differ by more than 0.01 %, and the worst ones; exit code 1 where there is one.
+cover are left out: where packets are lost by chance, other packets are lost. The two may be as far apart as each from
+its prediction, since the kernel decides who goes first of tensor ranks that send at the same instant. Prints every
+schedule of which they are further apart, and the worst ones; exit code 1 where there is one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from harness.record import Claim, Topic
 from testbed.plan.plan import Case
 from testbed.vm import command
 
-TARGET = 0.0001
+SAME_S = 1e-6
 _BACKWARDS = "-backwards"
 
 
@@ -77,13 +78,14 @@ def claim_of(taken: boots.Taken, both: Sequence[Compared]) -> Claim:
         (one.plan, one.label, f"{1e3 * one.there_s:.4f}", f"{1e6 * (one.back_s - one.there_s):+.3f}") for one in both
     ]
     report.show_table("differ most", ("plan", "schedule", "median, ms", "backwards, us"), rows[:10])
-    wrong = [one for one in both if one.off > TARGET or not one.same_verdict]
+    wrong = [one for one in both if one.off > option_pairs.TARGET or not one.same_verdict]
     for one in wrong:
         print(f"FAULT {one}")
     worst_s = max((abs(one.back_s - one.there_s) for one in both), default=0.0)
-    got = f"{len(both) - len(wrong)} of {len(both)} schedules, worst {1e6 * worst_s:.2f} us"
+    same = sum(abs(one.back_s - one.there_s) <= SAME_S for one in both)
+    got = f"{len(both) - len(wrong)} of {len(both)} schedules, {same} of them to the microsecond, worst {1e6 * worst_s:.2f} us"
     what = "a schedule's median iteration and verdict, whatever schedule was trained before it"
-    return report.count(what, taken, len(wrong), f"<= {TARGET:.2%} apart, in both orders", got)
+    return report.count(what, taken, len(wrong), f"<= {option_pairs.TARGET:.2%} apart, in both orders", got)
 
 
 def main() -> int:
