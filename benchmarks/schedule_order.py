@@ -83,7 +83,7 @@ def claim_of(taken: boots.Taken, both: Sequence[Compared]) -> Claim:
         print(f"FAULT {one}")
     worst_s = max((abs(one.back_s - one.there_s) for one in both), default=0.0)
     same = sum(abs(one.back_s - one.there_s) <= SAME_S for one in both)
-    got = f"{len(both) - len(wrong)} of {len(both)} schedules, {same} of them to the microsecond, worst {1e6 * worst_s:.2f} us"
+    got = f"{len(both) - len(wrong)} of {len(both)} schedules, {same} to the microsecond, worst {1e6 * worst_s:.2f} us"
     what = "a schedule's median iteration and verdict, whatever schedule was trained before it"
     return report.count(what, taken, len(wrong), f"<= {option_pairs.TARGET:.2%} apart, in both orders", got)
 
