@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
@@ -261,13 +262,18 @@ def _foreseen(reason: str) -> bool:
     return any(words in reason for words in FORESEEN)
 
 
+def add_rows(parser: ArgumentParser, name: str, *, plans: int, schedules: int) -> None:
+    """The options of a benchmark that draws rows of the arrays."""
+    options.add_drawn(parser, name, plans=plans, per_boot=12)
+    parser.add_argument("--schedules", type=int, default=schedules, help="per plan, the row's own one among them")
+    parser.add_argument("--later", action="store_true", help="pairs with an option that was built later")
+    parser.add_argument("--light", action="store_true", help="light models, with the same messages and times")
+
+
 def main() -> int:
     """Measure the array; 1 where there is a fault, 0 otherwise."""
     parser = options.parser(__doc__)
-    options.add_drawn(parser, "option-pairs", plans=117, per_boot=12)
-    parser.add_argument("--schedules", type=int, default=3, help="per plan, the row's own one among them")
-    parser.add_argument("--later", action="store_true", help="pairs with an option that was built later")
-    parser.add_argument("--light", action="store_true", help="light models, with the same messages and times")
+    add_rows(parser, "option-pairs", plans=117, schedules=3)
     asked = parser.parse_args()
     chosen = cells(asked.seed, asked.plans, asked.first, later=asked.later)
     taken = boots.take(

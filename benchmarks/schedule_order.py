@@ -33,7 +33,7 @@ SAME_S = 1e-6
 _BACKWARDS = "-backwards"
 
 
-class Compared(NamedTuple):
+class BothOrders(NamedTuple):
     """A schedule in both orders."""
 
     plan: str
@@ -60,19 +60,21 @@ def backwards(cell: option_pairs.Cell, asked: Namespace, out: Path) -> command.G
     return replace(made, plan=plan, directory=Path(f"{made.directory}{_BACKWARDS}"))
 
 
-def compared(taken: boots.Taken) -> list[Compared]:
+def compared(taken: boots.Taken) -> list[BothOrders]:
     """Every schedule, of every job, that was measured in both orders and that the model covers: the worst first."""
     found = {(row.plan, row.label): row for row in taken.rows if row.covered}
     pairs = [(row, found.get((f"{plan}{_BACKWARDS}", label))) for (plan, label), row in found.items()]
     both = [
-        Compared(one.plan, one.label, one.found["measured_s"], other.found["measured_s"], one.trusted == other.trusted)
+        BothOrders(
+            one.plan, one.label, one.found["measured_s"], other.found["measured_s"], one.trusted == other.trusted
+        )
         for one, other in pairs
         if other is not None
     ]
     return sorted(both, key=lambda each: -each.off)
 
 
-def claim_of(taken: boots.Taken, both: Sequence[Compared]) -> Claim:
+def claim_of(taken: boots.Taken, both: Sequence[BothOrders]) -> Claim:
     """Print what differs and the worst ones."""
     rows = [
         (one.plan, one.label, f"{1e3 * one.there_s:.4f}", f"{1e6 * (one.back_s - one.there_s):+.3f}") for one in both
@@ -91,10 +93,7 @@ def claim_of(taken: boots.Taken, both: Sequence[Compared]) -> Claim:
 def main() -> int:
     """Measure the plans in both orders; 1 where a schedule's times depend on it, 0 otherwise."""
     parser = options.parser(__doc__)
-    options.add_drawn(parser, "schedule-order", plans=24, per_boot=12)
-    parser.add_argument("--schedules", type=int, default=2, help="per plan, the row's own one among them")
-    parser.add_argument("--later", action="store_true", help="plans with an option that was built later")
-    parser.add_argument("--light", action="store_true", help="light models, with the same messages and times")
+    option_pairs.add_rows(parser, "schedule-order", plans=24, schedules=2)
     asked = parser.parse_args()
     plans: dict[str, Callable[[Path], command.GuestTraining]] = {}
     for cell in option_pairs.cells(asked.seed, asked.plans, asked.first, later=asked.later):

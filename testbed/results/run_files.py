@@ -141,10 +141,8 @@ class RunFiles:
                 self._times[label, order_sensitive] = {0: times}
                 return self._times[label, order_sensitive]
             predicted, measured = (self.parts(label, source) for source in ("predicted", "measured"))
-            training, rows = (
-                predict_training(plan, case, strict=False),
-                {job: self.rows(label, job) for job in measured},
-            )
+            training = predict_training(plan, case, strict=False)
+            rows = {job: self.rows(label, job) for job in measured}
             loads = training.loads[min(training.loads)]  # a case that goes on from another has none of the first round
             changes = training.loads_of if training.events or training.traffic_s else None
             warmed = {job: [row.iteration for row in mine if row.warmup] for job, mine in rows.items()}

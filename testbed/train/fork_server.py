@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from testbed.train.data import Corpus
 
 _SHOWN_S = 0.1
+"""For a worker to write where its threads are."""
 
 
 def main(arguments: list[str]) -> int:
