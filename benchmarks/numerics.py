@@ -77,7 +77,7 @@ def trained(plan: Plan, names: list[str]) -> list[Worst]:
     """Of every schedule that fits, each printed."""
     workload = plan.jobs[0].workload
     count, found = numerics.compared(workload), []
-    with tempfile.TemporaryDirectory() as directory, Launcher(plan.jobs[0].mesh.size) as launcher:
+    with tempfile.TemporaryDirectory() as directory, Launcher() as launcher:
         launcher.ask_for_reference(TrainReference(workload, count, deadlines.of_reference(workload, count).seconds))
         reference = launcher.reference()
         print(f"{workload.name}: {count} iterations in one process took {reference.took_s:.2f} s", flush=True)

@@ -87,7 +87,7 @@ class Trained(NamedTuple):
 @contextmanager
 def workers(ranks: int, directory: Path, patience: Deadline, streams: int = 1) -> Iterator[Loop]:
     """So many workers, ready for jobs with so many streams; `directory`, which exists, gets their logs."""
-    with Launcher(ranks) as launcher:
+    with Launcher() as launcher:
         world = WorldSpec(
             places=tuple(WorkerPlace(None, "lo") for _ in range(ranks)),
             store=f"file://{directory}/store",

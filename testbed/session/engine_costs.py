@@ -52,11 +52,10 @@ def measure_engine(
     """
     variants = [_with_messages(plan, size) for size in sizes]
     largest = variants[int(np.argmax(sizes))]
-    (job,) = plan.jobs
     with tempfile.TemporaryDirectory(prefix="testbed-") as name, ExitStack() as opened:
         scratch, burst = Path(name), largest_burst_bytes(largest)
         let_workers_write(scratch)
-        launcher = opened.enter_context(Launcher(job.mesh.size, possible(scratch)))
+        launcher = opened.enter_context(Launcher(possible(scratch)))
         with built(largest, reporter, shaper=shaper, host_priority=host_priority, largest_burst_bytes=burst) as lab:
             (world,) = worlds_of(largest, lab, scratch, scratch / "logs")
             with Loop([launcher], lab.processes()) as loop:

@@ -57,7 +57,7 @@ class StandingLab:
             and serves_as_well(self._plan, plan)
             and [(job.name, job.mesh, job.nodes) for job in self._plan.jobs]
             == [(job.name, job.mesh, job.nodes) for job in plan.jobs]
-            and [each.n_ranks for each in self.launchers] == [job.mesh.size for job in plan.jobs]
+            and [len(each.workers) for each in self.launchers] == [job.mesh.size for job in plan.jobs]
             and all_kept(plan, kept_references)
         )
 
@@ -66,12 +66,8 @@ class StandingLab:
 
         Raises RunFailed.
         """
-        (failed,) = self.launchers
-        failed.end()
-        launcher = self._launched(len(world.places))
-        self.launchers = [launcher]
-        loop.launchers = self.launchers
-        launcher.imported()
+        (launcher,) = self.launchers
+        launcher.end()
         loop.start([world], deadline)
 
     def out_of_memory(self) -> str | None:
@@ -101,11 +97,8 @@ class StandingLab:
             self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-")))
             let_workers_write(self._scratch)
             self.confinement = possible(self._scratch)._replace(shown=self._shown)
-            self.launchers = [self._launched(job.mesh.size) for job in plan.jobs]
+            self.launchers = [self._stack.enter_context(Launcher(self.confinement)) for _ in plan.jobs]
         self._plan = plan
-
-    def _launched(self, n_ranks: int) -> Launcher:
-        return self._stack.enter_context(Launcher(n_ranks, self.confinement))
 
     def build(self, reporter: Reporter, *, shaper: str, host_priority: HostPriority) -> Lab:
         """The lab of the plan. Raises MachineLacks or RunFailed."""

@@ -36,6 +36,12 @@ class ConnectedWorkers(ABC):
         self._halted: dict[int, int] = {}
         """By rank, the signal that stopped one; it would go on."""
 
+    def _begin(self, workers: Sequence[Connection]) -> None:
+        """Have these workers in the place of those before, who have ended."""
+        self.workers = list(workers)
+        self._ended.clear()
+        self._halted.clear()
+
     @property
     def reach_s(self) -> float:
         """How long a word takes to the farthest of them and back."""
@@ -116,7 +122,7 @@ class ConnectedWorkers(ABC):
     def fail(self, rank: int, reply: object, what: str) -> NoReturn:
         """A worker said Failed, or nothing more. Raises RunFailed; it blames the one that died: peers only complain."""
         began = time.monotonic()
-        while not any(status < 0 for status in self._ended.values()):
+        while len(self._ended) < len(self.workers) and not any(status < 0 for status in self._ended.values()):
             limit_s = _EXIT_DEADLINE_S if self._unexplained() else _CULPRIT_GRACE_S + self.reach_s
             if (left := began + limit_s - time.monotonic()) <= 0:
                 break

@@ -1,6 +1,7 @@
 """The fork server: the one process that imports torch; every worker is forked from it into its container.
 
-Started with `python -m testbed.train.fork_server CONTROL_FD WORKER_FD...`, one worker descriptor per rank.
+Started with `python -m testbed.train.fork_server CONTROL_FD`. The launcher's connections to workers come over that one,
+a descriptor for each rank, with the world that they are to join.
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ import signal
 import sys
 import time
 from collections.abc import Collection
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from testbed.train.data import Corpus
+    from testbed.train.protocol import WorldSpec
 
 _SHOWN_S = 0.1
 """For a worker to write where its threads are."""
 
 
 def main(arguments: list[str]) -> int:
-    """Import torch, train the reference where asked, fork the workers on StartWorkers, report how each ends."""
+    """Import torch, train the reference where asked, fork workers on each StartWorkers, report how each ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
-    control_fd, *worker_fds = map(int, arguments)
+    (control_fd,) = map(int, arguments)
     control = Connection(control_fd)
     began = time.monotonic()
     gc.disable()  # what is imported is never garbage: to look for it takes a fifth of the time
@@ -38,35 +41,35 @@ def main(arguments: list[str]) -> int:
     gc.enable()
     # the launcher may leave at any moment, with a word unread too: then nobody is there to be told
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        _serve(control, worker_fds, corpus, time.monotonic() - began)
+        _serve(control, corpus, time.monotonic() - began)
     return 0
 
 
-def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_s: float) -> None:
-    from testbed.lab.namespaces import fork_into
+def _serve(control: Connection, corpus: Corpus, imported_s: float) -> None:
     from testbed.train.idle_threads import sleep_exactly
-    from testbed.train.pacing import needed_spin_s
-    from testbed.train.protocol import (
-        END_WORKERS,
-        Exited,
-        Halted,
-        Imported,
-        ReferenceTrained,
-        StartWorkers,
-        TrainReference,
-    )
+    from testbed.train.protocol import Imported, ReferenceTrained, StartWorkers, TrainReference
     from testbed.train.reference_process import trained_in_own_process
-    from testbed.train.worker import become_worker
 
     control.send(Imported(imported_s))
-    while isinstance(request := control.recv(), TrainReference):
-        control.send(ReferenceTrained(trained_in_own_process(request, corpus)))
-    if not isinstance(request, StartWorkers):
-        raise TypeError(f"not a message for the fork server: {request!r}")
-    world = request.world
-    sleep_exactly()
-    longest_spin_s = needed_spin_s(min)  # before there are workers, who would be in each other's way
+    while True:
+        match control.recv():
+            case TrainReference() as request:
+                control.send(ReferenceTrained(trained_in_own_process(request, corpus)))
+            case StartWorkers(world):
+                sleep_exactly()
+                _hold(_forked(control, world, corpus), control)
+            case other:
+                raise TypeError(f"not a message for the fork server: {other!r}")
 
+
+def _forked(control: Connection, world: WorldSpec, corpus: Corpus) -> dict[int, int]:
+    """Fork the workers of a world; returns their ranks, by process."""
+    from testbed.lab.namespaces import fork_into
+    from testbed.train.pacing import needed_spin_s
+    from testbed.train.worker import become_worker
+
+    worker_fds = [reduction.recv_handle(control) for _ in world.places]
+    longest_spin_s = needed_spin_s(min)  # before there are workers, who would be in each other's way
     ranks: dict[int, int] = {}
     for rank, place in enumerate(world.places):
         pid = fork_into(place.container_pid)
@@ -75,7 +78,14 @@ def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_
         ranks[pid] = rank
     for fd in worker_fds:
         os.close(fd)
-    signal.signal(END_WORKERS, lambda *_: _kill(ranks))  # no message: nobody here reads any more
+    return ranks
+
+
+def _hold(ranks: dict[int, int], control: Connection) -> None:
+    """Report what becomes of workers, by process, until all have ended."""
+    from testbed.train.protocol import END_WORKERS, Exited, Halted
+
+    signal.signal(END_WORKERS, lambda *_: _kill(ranks))  # no message: nobody reads any while there are workers
     while ranks:
         pid, waited = os.waitpid(-1, os.WUNTRACED | os.WCONTINUED)
         if os.WIFSTOPPED(waited) or os.WIFCONTINUED(waited):

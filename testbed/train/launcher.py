@@ -72,17 +72,17 @@ class _Forked:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def _started_server(fds: Sequence[int]) -> subprocess.Popen[bytes]:
+def _started_server(fd: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "testbed.train.fork_server", *map(str, fds)],
-        pass_fds=fds,
+        [sys.executable, "-m", "testbed.train.fork_server", str(fd)],
+        pass_fds=[fd],
         stdin=subprocess.DEVNULL,
         env={**plain_environment(os.environ), **WORKER_ENVIRONMENT},
         process_group=0,  # Ctrl-C is for whoever leaves the Launcher, which ends it
     )
 
 
-def _forked_server(not_its: Sequence[Connection], fds: Sequence[int]) -> _Forked:
+def _forked_server(not_its: Connection, fd: int) -> _Forked:
     """Where torch is imported already (a guest that runs many commands) a fork saves the import."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -93,9 +93,8 @@ def _forked_server(not_its: Sequence[Connection], fds: Sequence[int]) -> _Forked
     try:
         from testbed.train.fork_server import main
 
-        for connection in not_its:
-            connection.close()
-        status = main(list(map(str, fds)))
+        not_its.close()
+        status = main([str(fd)])
     except BaseException:  # noqa: BLE001 - nothing may escape a fork
         traceback.print_exc()
     finally:
@@ -105,23 +104,20 @@ def _forked_server(not_its: Sequence[Connection], fds: Sequence[int]) -> _Forked
 class Launcher(ConnectedWorkers):
     """A fork server and its workers, one per rank. A context manager: leaving it ends every process."""
 
-    def __init__(self, n_ranks: int, confinement: Confinement | None = None) -> None:
+    def __init__(self, confinement: Confinement | None = None) -> None:
         """`confinement`, of workers that will live in containers, and of whatever else runs the job's code."""
-        self.n_ranks = n_ranks
         self._confinement = confinement
         self.world: protocol.WorldSpec | None = None
         self._imported_s: float | None = None
         self._asked: protocol.TrainReference | None = None
         self.memories: Sequence[int] = ()
         """Per rank, the descriptor of its memory for states, which is whoever's who made it."""
-        pairs = [socket.socketpair() for _ in range(n_ranks + 1)]
-        ours = [Connection(pair[0].detach()) for pair in pairs]
-        theirs = [pair[1].detach() for pair in pairs]
-        super().__init__(ours[1:], ours[:1])
-        self.fork_server = ours[0]
-        self.process = _forked_server(ours, theirs) if "torch" in sys.modules else _started_server(theirs)
-        for fd in theirs:
-            os.close(fd)
+        ours, its = socket.socketpair()
+        self.fork_server = Connection(ours.detach())
+        super().__init__((), [self.fork_server])
+        with its:
+            forked = "torch" in sys.modules
+            self.process = _forked_server(self.fork_server, its.fileno()) if forked else _started_server(its.fileno())
 
     def __enter__(self) -> Launcher:
         return self
@@ -157,22 +153,20 @@ class Launcher(ConnectedWorkers):
     def end(self) -> None:
         """End all workers, of which one has failed: the others lose their connections. Raises RunFailed.
 
-        Whoever has not ended by that soon is killed: gloo may not notice that a peer is gone.
+        Whoever has not ended by that soon is killed: gloo may not notice that a peer is gone. Others can be forked.
         """
         for worker in self.workers:
             worker.close()
         until, killed = time.monotonic() + _LEAVE_S, False
-        while len(self._ended) < self.n_ranks:
+        while len(self._ended) < len(self.workers):
             if self.fork_server.poll(max(0.0, until - time.monotonic())):
                 self._hear(self.fork_server)
             elif killed:
-                left = [rank for rank in range(self.n_ranks) if rank not in self._ended]
+                left = [rank for rank in range(len(self.workers)) if rank not in self._ended]
                 raise RunFailed(f"{self.called(*left)} did not end within {_FAILURE_DEADLINE_S:g} s of being killed")
             else:
                 os.kill(self.process.pid, protocol.END_WORKERS)
                 until, killed = time.monotonic() + _FAILURE_DEADLINE_S, True
-        self.fork_server.close()
-        self.process.wait(timeout=_FAILURE_DEADLINE_S)
 
     def imported(self, look: Callable[[], None] = lambda: None) -> float:
         """Wait until torch is imported; returns how long that took, in s. Meanwhile `look`, which may raise."""
@@ -210,7 +204,12 @@ class Launcher(ConnectedWorkers):
     def fork_workers(self, world: protocol.WorldSpec) -> None:
         """See ConnectedWorkers."""
         self.world = replace(world, confinement=self._confinement)
+        pairs = [socket.socketpair() for _ in world.places]
+        self._begin([Connection(ours.detach()) for ours, _ in pairs])
         self._tell_fork_server(protocol.StartWorkers(self.world))
+        for _, theirs in pairs:
+            with theirs:
+                self._hand_over(theirs.fileno())
 
     def join(self, world: protocol.WorldSpec) -> protocol.Join:
         """See ConnectedWorkers."""
@@ -244,6 +243,12 @@ class Launcher(ConnectedWorkers):
     def _tell_fork_server(self, message: object) -> None:
         try:
             self.fork_server.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            raise RunFailed(_FORK_SERVER_DIED) from None
+
+    def _hand_over(self, fd: int) -> None:
+        try:
+            reduction.send_handle(self.fork_server, fd, self.process.pid)
         except (BrokenPipeError, ConnectionResetError):
             raise RunFailed(_FORK_SERVER_DIED) from None
 

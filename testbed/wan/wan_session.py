@@ -140,7 +140,7 @@ def lead(plan: Plan | None, mine: WanRank, directory: Path, reporter: Reporter) 
             assert plan is not None
             plan = require_a_real_network(plan)
             # before there is a connection that they would hold open
-            launchers = [stack.enter_context(Launcher(0)) for _ in plan.jobs]
+            launchers = [stack.enter_context(Launcher()) for _ in plan.jobs]
             references = References(plan, launchers, None)
             signal.signal(signal.SIGTERM, _ended_by_torchrun)
             ranks = admission.invite(store, come)

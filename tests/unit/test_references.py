@@ -35,7 +35,7 @@ def plan_of(*settings: str) -> Plan:
 
 def reference(plan: Plan, kept: Path) -> tuple[ReferenceOutcome, bool]:
     """And whether it was trained for this plan."""
-    with Launcher(plan.jobs[0].mesh.size) as launcher:
+    with Launcher() as launcher:
         references = References(plan, [launcher], kept)
         (outcome,) = references.outcomes()
         return outcome, launcher.asked_for_reference
