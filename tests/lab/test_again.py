@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
@@ -22,6 +23,10 @@ SMALL = (
     *("--set=microbatches=4", "--set=pacing={F: 10 ms, I: 10 ms, W: 10 ms}", "--set=schedules=[1f1b]"),
     *("--set=warmup=1", "--iterations=3", "--no-picture"),
 )
+ELASTIC = (
+    *("--set=parallelism.data=2", "--set=parallelism.pipeline=2"),
+    *("--elastic=restart=1 s", "--failure=rank 3 at 0.6 s"),
+)
 BUSY = """
 import os, sys, time
 os.sched_setaffinity(0, {int(sys.argv[1])})
@@ -36,8 +41,20 @@ while os.getppid() == int(sys.argv[2]):
 
 
 def test_a_schedule_is_trained_again_and_the_first_time_is_told(tmp_path: Path) -> None:
-    out, busy = tmp_path / "out", list[subprocess.Popen[bytes]]()
-    command = [sys.executable, "-m", "testbed", "run", *PLAN, *SMALL, "--again=1", "--out", str(out)]
+    trained_twice(tmp_path / "out")
+
+
+def test_a_replica_that_was_lost_is_there_again(tmp_path: Path) -> None:
+    trained_twice(out := tmp_path / "out", *ELASTIC)
+    (goodput,) = json.loads((out / "comparison.json").read_text())["goodput"]
+    there = [span["replicas"] for span in goodput["spans"] if span["what"] == "train"]
+    assert [replicas for replicas, _ in groupby(there)] == [[0, 1], [0]]
+
+
+def trained_twice(out: Path, *more: str) -> None:
+    """A run, disturbed while it trains for the first time, whose results are those of the second time alone."""
+    busy = list[subprocess.Popen[bytes]]()
+    command = [sys.executable, "-m", "testbed", "run", *PLAN, *SMALL, *more, "--again=1", "--out", str(out)]
     run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     said = []
     try:
