@@ -107,8 +107,12 @@ class RunFiles:
         return [DirectionCounters(*values) for values in zip(*map(found.__getitem__, names), strict=True)]
 
     def rows(self, label: str, job: int) -> list[IterationRow]:
-        """The iterations of a job in a case, warm-up included."""
-        return self._rows("iterations", label, job)
+        """The iterations of a job in a case, warm-up included. Raises BadInput where none counts."""
+        rows = self._rows("iterations", label, job)
+        if all(row.warmup for row in rows):
+            name, path = self.plan.jobs[job].name, str(self._path("iterations"))
+            raise BadInput.of(path, "warmup", f"nothing of {label} and {name} that counts", "iterations behind warm-up")
+        return rows
 
     def baseline(self, label: str, job: int) -> list[IterationRow]:
         """Those measured before it; [] where there are none."""

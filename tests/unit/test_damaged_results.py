@@ -47,6 +47,7 @@ def test_the_column_and_the_field_are_named(good: Path, tmp_path: Path) -> None:
         "iterations.parquet loss all 'x'": "iterations.parquet: loss: got 'x', expected a number",
         "actions.parquet microbatch all None": "actions.parquet: columns: got 'microbatch that is no number'",
         "actions.parquet microbatch all 1e+300": "actions.parquet: columns: got 'microbatch that is no number'",
+        "iterations.parquet half its rows": "iterations.parquet: warmup: got 'nothing of 1f1b and tiny-gpt-pp4",
         "links.parquet schedule all 'x'": "links.parquet: schedule: got 'nothing of 1f1b'",
         "evidence.json 1f1b gone": "evidence.json: 1f1b: got 'nothing'",
         "numerics.json jobs.tiny-gpt-pp4.refused gone": "numerics.json: jobs.tiny-gpt-pp4.refused: got 'nothing'",
