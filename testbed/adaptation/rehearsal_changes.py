@@ -13,12 +13,12 @@ from testbed.adaptation.adaptable_job import AdaptableJob
 from testbed.adaptation.candidate import JobSetting
 from testbed.errors import BadInput, listed, meant
 from testbed.pipeline.problem import Problem
-from testbed.plan.network_state import changed_directions, planned
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
-from testbed.plan.timeline import BEGINNING, LinkLost
+from testbed.plan.timeline import BEGINNING, LinkEvent, LinkLost
+from testbed.planning.link_events import events_of
 from testbed.spec.document import FieldError
 from testbed.spec.event_text import EventText, check_names, read_event
-from testbed.spec.topology import Direction
 from testbed.units import show_span
 
 FORMS = (
@@ -49,18 +49,6 @@ class Change:
         during = at <= iteration and (to is None or iteration < to)
         return during and (traffic is None or (iteration - at) // traffic.every % 2 == 0)
 
-    def on_direction(self, direction: Direction) -> Direction:
-        """What it makes of one direction of a link."""
-        read, becomes = self.read, self.read.becomes
-        if direction.link != read.name or read.ends not in (None, (direction.source, direction.target)):
-            return direction
-        delay_s = direction.delay_s if becomes.delay_s is None else becomes.delay_s
-        rate_bps = direction.rate_bps if becomes.rate_bps is None else becomes.rate_bps
-        left = 1.0 if read.traffic is None else 1.0 - read.traffic.share
-        return direction._replace(
-            delay_s=delay_s * (becomes.delay_factor or 1.0), rate_bps=rate_bps * (becomes.rate_share or 1.0) * left
-        )
-
 
 def change(text: str, plan: Plan) -> Change:
     """What a text says of a plan. Raises BadInput."""
@@ -78,7 +66,8 @@ def change(text: str, plan: Plan) -> Change:
     if read.what == "link":
         if read.lost and len(names) > 1:
             raise BadInput.of("--event", "event", text, "no lost link: several jobs keep their routes")
-        return Change(read)
+        changes_of_links(plan, [found := Change(read)])  # or it is refused, as in a run
+        return found
     if not read.name and len(names) > 1:
         raise BadInput.of("--event", "event", text, f"JOB rank {read.rank} ..., of jobs {listed(names)}")
     if read.name not in ("", *names):
@@ -120,16 +109,21 @@ class Truth(NamedTuple):
         )
 
 
-def truth_at(plan: Plan, changes: Sequence[Change], iteration: int) -> Truth:
-    """The plan as it really is in an iteration: with its links, and with those lost that are down."""
-    now = [each for each in changes if each.applies(iteration)]
+def changes_of_links(plan: Plan, changes: Sequence[Change]) -> tuple[LinkEvent, ...]:
+    """What becomes of links that are not lost, in order of time, as a run plays it. Raises BadInput."""
+    reads = [each.read for each in changes if each.read.what == "link" and not each.lost]
+    return events_of("--event", reads, plan.network)
 
-    def changed(_: int, direction: Direction) -> Direction:
-        for each in now:
-            direction = each.on_direction(direction)
-        return direction
 
-    network = changed_directions(plan.network, changed)
+def truth_at(plan: Plan, changes: Sequence[Change], of_links: Sequence[LinkEvent], iteration: int) -> Truth:
+    """The plan as it really is in an iteration: with its links, and with those lost that are down.
+
+    `of_links`: `changes_of_links` of these changes.
+    """
+    now, state = [each for each in changes if each.applies(iteration)], planned(plan.network)
+    for event in of_links:
+        if event.at.iteration <= iteration:
+            state = event.on_network(state)
     lost = dict.fromkeys(each.read.name for each in now if each.lost)
     factors: dict[tuple[int, int], float] = {}
     for each in now:
@@ -138,7 +132,7 @@ def truth_at(plan: Plan, changes: Sequence[Change], iteration: int) -> Truth:
             factors[which] = factors.get(which, 1.0) * each.read.factor
     real = replace(
         plan,
-        network=network,
+        network=replace(plan.network, directions=state.links),
         events=tuple(LinkLost(name, BEGINNING) for name in lost),
     )
     return Truth(real, tuple(sorted(factors.items())))

@@ -13,7 +13,7 @@ import numpy as np
 from testbed.adaptation.adaptable_job import AdaptableJob
 from testbed.adaptation.candidate import JobCandidate, JobSetting, Prospect
 from testbed.adaptation.looks import Look
-from testbed.adaptation.rehearsal_changes import Change, Truth, real_problem, truth_at
+from testbed.adaptation.rehearsal_changes import Change, Truth, changes_of_links, real_problem, truth_at
 from testbed.adaptation.sightings import PROBE_BYTES, Path, Sighting, TrainTimes, sighting
 from testbed.adaptation.swap_costs import SwapCosts, sending_s
 from testbed.errors import DoesNotFit
@@ -67,18 +67,19 @@ class World(ABC):
     def __init__(self, plan: Plan, changes: Sequence[Change], drawn: SlotVariation) -> None:
         """As the plan has it, but for what changes and for slots that are drawn."""
         self._plan, self._changes, self.drawn = plan, changes, drawn
-        self._states: dict[tuple[bool, ...], int] = {}
+        self._of_links = changes_of_links(plan, changes)
+        self._states: dict[int, int] = {}
+        """By iteration."""
         self._truths: list[Truth] = []
 
     def state(self, iteration: int) -> int:
         """A number for how things are then; the same one where they are the same."""
-        active = tuple(each.applies(iteration) for each in self._changes)
-        if active not in self._states:
-            truth = truth_at(self._plan, self._changes, iteration)
+        if iteration not in self._states:
+            truth = truth_at(self._plan, self._changes, self._of_links, iteration)
             if truth not in self._truths:
                 self._truths.append(truth)
-            self._states[active] = self._truths.index(truth)
-        return self._states[active]
+            self._states[iteration] = self._truths.index(truth)
+        return self._states[iteration]
 
     def truth(self, state: int) -> Truth:
         """How things are in a state."""

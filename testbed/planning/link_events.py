@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.errors import BadInput, require
@@ -34,14 +35,25 @@ def link_events(
     """In order of time. `network` is that of the topology, `at` the scale that the lab has it at; a training ends after
     so many measured iterations. Raises BadInput.
     """
+    reads = [read for read in map(topology.event, topology.events) if read.what != "rank"]
+    begins = {read.text: read.iteration for read in reads}
+    found = events_of(topology.name, reads, network, at)
+    return tuple(event for event in found if event.at.iteration < max(iterations, begins[event.said] + 1))
+
+
+def events_of(
+    name: str, reads: Sequence[EventText], network: Network, at: Scales | None = None
+) -> tuple[LinkEvent, ...]:
+    """What texts of links and datacenters say, in order of time; what comes last is what a direction has.
+
+    `name` stands in errors for whatever has the texts. Raises BadInput.
+    """
     found = [
         event
-        for read in map(topology.event, topology.events)
-        if read.what != "rank"
+        for read in reads
         for number, direction in enumerate(planned(network).links)
         if _meant(read, direction)
-        for event in _of_direction(topology.name, read, number, direction, at)
-        if event.at.iteration < iterations or event.at.iteration == read.iteration
+        for event in _of_direction(name, read, number, direction, at)
     ]
     return tuple(sorted(found, key=lambda event: event.at))
 
@@ -116,6 +128,7 @@ def _iterations_about(
     name: str, read: EventText, traffic: IterationTraffic, number: int, direction: Direction, at: Scales | None
 ) -> list[LinkEvent]:
     """What others leave of the rate for some iterations, and all of it for as many."""
+    require(not read.seconds, name, "events", read.text, "traffic from the beginning of an iteration on: at 4")
     last, found = MOST_TIMES if read.until is None else read.until - read.iteration, list[LinkEvent]()
     moments = list(range(0, last, traffic.every))[:MOST_TIMES]
     for index, moment in enumerate(moments):

@@ -186,9 +186,12 @@ class _Training:
         before = self.traces.get(number), self.loads.get(number)
         other = self._segment.varies or number in self._segment.changes or self._predicted != self._state
         other = other or self._beside_in(number) != self._beside
-        if other and not self._state.held:
+        # what a link that sends nothing keeps is sent once it does, by one of those to come; if nothing waits, by none
+        if self._state.held and (other or left):
+            self._add(number, left)
+        elif other:
             self._add(number, ())
-        if left and (self._state.held or left[0].seconds <= self.ends_s):
+        if left and not self._state.held and left[0].seconds <= self.ends_s:
             self._add(number, left)
         come = [one for one in left if one.seconds <= self.ends_s]
         self._note_held(number, come)

@@ -275,6 +275,26 @@ def test_an_outage_holds_what_waits_and_is_over_then() -> None:
     assert gap[2:] == [steady] * 4
 
 
+def test_a_link_that_sends_nothing_and_that_nobody_crosses_changes_nothing() -> None:
+    """What comes later does, and drawn slots."""
+    link = {"between": ["a", "b"], "rate": "1 Gbit/s"}
+    both = [{"name": "used", "delay": "10 ms", **link}, {"name": "spare", "delay": "20 ms", **link}]
+    topology = {"name": "two", "datacenters": {"a": {"nodes": 2}, "b": {"nodes": 2}}, "links": both}
+
+    def of(*events: str, pacing: str = "{F: 20 ms, I: 20 ms, W: 20 ms}") -> list[float]:
+        settings = {"iterations": "6", "warmup": "1", "pacing": pacing}
+        plan = make_plan(
+            with_events(validate(Topology, topology, "two.yaml"), events), load_workload(WORKLOAD, settings)
+        )
+        return times(with_selected(plan, [make(plan, choose(plan, ["1f1b"]))]))
+
+    later = "rank 2 slower x1.5 at 3", "link used delay x2 at 4"
+    assert of("link spare down at 1", *later) == of(*later)
+    assert len(set(of(*later))) == 3
+    drawn = "{F: {median: 20 ms, p95: 30 ms}, I: 20 ms, W: 20 ms}"
+    assert of("link spare down at 1", pacing=drawn) == of(pacing=drawn)
+
+
 def test_outages_that_overlap_are_over_when_the_last_one_is() -> None:
     alone = times(planned("link NORTH down for 2 s at iteration 1 + 200 ms"))
     site = planned().network.directions[0].target
@@ -439,6 +459,8 @@ def test_loss_and_jitter_are_read_and_said_to_be_left_out() -> None:
         ("link NORTH delay x2000 at 1", "a factor from x0.01 to x1000"),
         ("link NORTH delay x999 at 1", "a delay of at most 10 s"),
         ("link NORTH traffic 100 % every 2 at 1", "less than 100 %"),
+        ("link NORTH traffic 60 % every 2 at 1 + 5 ms", "traffic from the beginning of an iteration on"),
+        ("link NORTH traffic 60 % every 2 at 1.5 s", "traffic from the beginning of an iteration on"),
     ],
 )
 def test_what_cannot_be_played_is_refused(text: str, expected: str) -> None:

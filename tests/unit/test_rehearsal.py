@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,10 +29,14 @@ from testbed.adaptation.swap_costs import SwapCosts
 from testbed.cli import app
 from testbed.errors import BadInput
 from testbed.pipeline.ir import Action, Kind, Schedule
-from testbed.planning.resolve import load_plan
-from testbed.planning.schedules import choose
+from testbed.planning.prediction import predict_training
+from testbed.planning.resolve import load_plan, make_plan
+from testbed.planning.schedules import choose, make, with_selected
+from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.event_text import Becomes
+from testbed.spec.topology import with_events
+from testbed.trace.predictions import predicted_times_s
 
 ROOT = Path(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
@@ -417,6 +422,34 @@ def test_events_are_read(plain: AdaptableJob) -> None:
     assert (value.read.becomes, value.read.until) == (Becomes(rate_bps=2e8), 9)
     assert [share.applies(iteration) for iteration in range(9)] == [0, 0, 0, 0, 1, 1, 0, 0, 1]
     assert (rank.read.rank, rank.read.factor) == (3, 1.25)
+
+
+ENDS = ["", "", " to {}"]
+EVENTS = [
+    *(f"link {LINK} delay {value}" for value in ("x4", "x0.5", "x1", "40 ms")),
+    *(f"link {LINK} rate {value}" for value in ("x0.5", "100 %", "60 %", "300 Mbit/s")),
+    f"link {LINK} paris -> warsaw rate 30 %",
+    f"link {LINK} traffic 60 % every 2",
+    "rank 1 slower x1.5",
+    "rank 1 slower x0.8",
+]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_events_mean_what_they_do_in_a_run(plain: AdaptableJob, seed: int) -> None:
+    """Whichever of those of one link comes last, and whichever ends while another one lasts."""
+    draw, texts = random.Random(seed), list[str]()
+    for _ in range(draw.randint(2, 4)):
+        at = draw.randint(0, 6)
+        texts.append(f"{draw.choice(EVENTS)} at {at}{draw.choice(ENDS).format(draw.randint(at + 1, 8))}")
+    job = adaptable_job(plain.plan, choose(plain.plan, SCHEDULES[:1]))
+    rehearsed_s = [row.never_s for row in rehearsed(job, *texts, iterations=8, name="never").rows]
+    topology = with_events(load_topology(LONGHAUL), texts)
+    plan = make_plan(topology, load_workload(PP4, {"memory": "8", "iterations": "8"}))
+    plan = with_selected(plan, [make(plan, choose(plan, SCHEDULES[:1]))])
+    rounds = range(plan.jobs[0].workload.warmup, plan.jobs[0].workload.warmup + 8)
+    run_s = predicted_times_s(predict_training(plan, plan.cases[0]).trace, rounds)
+    assert rehearsed_s == pytest.approx(list(run_s)), texts
 
 
 @pytest.mark.parametrize(
