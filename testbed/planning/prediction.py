@@ -34,7 +34,13 @@ from testbed.planning.drawn_iterations import (
 )
 from testbed.planning.free_training import free_ranges, free_training, mean_times_s, own_phase_of, with_iterations
 from testbed.planning.ties import Range, orders_of, range_keys, ranges_in, ranges_of_orders, worst_s
-from testbed.planning.training_prediction import Segment, TrainingPrediction, link_events_of, simulate_training
+from testbed.planning.training_prediction import (
+    Segment,
+    TrainingPrediction,
+    as_round,
+    link_events_of,
+    simulate_training,
+)
 from testbed.trace.predictions import predicted_summary, predicted_times_s
 from testbed.trace.tables import Trace, concatenate
 
@@ -256,8 +262,8 @@ def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
     found, training = [], predict_training(plan, case)
     usual = training.usual(training.compared(phase_of(plan, case).measured))
     parts, loads = parts_of(plan, case, training.trace), training.loads_of(usual)
-    for number, load, beside in zip(at_work(plan, case), loads, parts, strict=True):
-        alone = predict_alone(plan, case, load, number) if len(parts) > 1 else beside
+    for index, (number, load, beside) in enumerate(zip(at_work(plan, case), loads, parts, strict=True)):
+        alone = predict_alone(plan, case, training.loads_of_job(index), number) if len(parts) > 1 else beside
         rounds = training.compared(own_phase_of(plan, case, number).measured)
         both = [predicted_summary(one, rounds, mean=plan.rounds == "free") for one in (alone, beside)]
         times, bubbles = [one.makespan_s for one in both], [one.bubble_ratio for one in both]
@@ -268,12 +274,13 @@ def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
     return found
 
 
-def predict_alone(plan: Plan, case: Case, load: Load, job: int) -> Trace:
-    """The trace of a job's iterations as if no other one were there, from its `load` in the usual iteration of all:
-    where links or ranks change, of that one as they are in it.
+def predict_alone(plan: Plan, case: Case, loads: Mapping[int, Load], job: int) -> Trace:
+    """The trace of a job's iterations as if no other one were there, from its `loads` by number of the round, for all
+    up to the next one: where links or ranks change, as they are in each with all jobs.
     """
     if plan.rounds == "together" and differ(plan, case):
-        return simulate_jobs([load._replace(start_s=0.0)])
+        return concatenate([as_round(simulate_jobs([one._replace(start_s=0.0)]), n) for n, one in loads.items()])
+    load = loads[min(loads)]
     alone, of_job = load._replace(start_s=0.0, slots_s=None), replace(case, alone=plan.jobs[job].name)
     if plan.rounds == "free":
         return free_training(plan, of_job, [alone]).trace

@@ -73,6 +73,16 @@ class TrainingPrediction(NamedTuple):
         """What the jobs put on the network in the round of a number."""
         return self.loads[max(known for known in self.loads if known <= number)]
 
+    def loads_of_job(self, index: int) -> dict[int, Load]:
+        """The same of one of the jobs at work, by its place among them: by number of the round."""
+        return {number: loads[index] for number, loads in self.loads.items()}
+
+
+def as_round(trace: Trace, number: int) -> Trace:
+    """The same of one iteration, which gets the number of its round."""
+    trace.actions["iteration"] = trace.messages["iteration"] = number
+    return trace
+
 
 class Segment(NamedTuple):
     """A part of a training: what is trained until another case goes on with it."""
@@ -297,8 +307,7 @@ class _Training:
             load._replace(problem=replace(load.problem, links=links, changes=changes, streams=streams), slots_s=slots_s)
             for load, slots_s in zip(self._segment.loads, self._segment.slots(number), strict=True)
         ]
-        trace = simulate_jobs(loads)
-        trace.actions["iteration"] = trace.messages["iteration"] = number
+        trace = as_round(simulate_jobs(loads), number)
         self.traces[number], self.loads[number] = trace, loads
         self.ends_s, self._predicted = float(trace.makespans().max()), network
         self._beside = self._beside_in(number)

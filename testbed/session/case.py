@@ -164,7 +164,8 @@ class _UnderWay:
                 here = here.with_spread(times_s)
             mine = None if costs is None else costs[number], here
             rounds_of = trained(plan, self.cases, number)
-            shown = plan.jobs[number], rounds_of, made[number], loads[index], beyond_s, part, ranges[index]
+            each_load = loads[index], whole.loads_of_job(index)
+            shown = plan.jobs[number], rounds_of, made[number], *each_load, beyond_s, part, ranges[index]
             began = made[number].schedule.rows == self.made[0][number].schedule.rows
             slower = slower_ranks(plan, case, number)
             jobs.append(TrainedJob(number, *shown, *mine, began_with_it=began, slower=slower, free=free))

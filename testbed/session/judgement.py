@@ -113,8 +113,8 @@ def _measured(plan: Plan, case: Case, job: TrainedJob, evidence: CaseEvidence, l
     limits = memory_bytes.activation_limits(as_it_is, problem, schedule)
     beside = None
     if len(plan.jobs) > 1:
-        alone = predict_alone(plan, case, job.load, job.number)
-        alone_s = float((np.mean if job.free else np.median)(alone.makespans()))
+        alone = predict_alone(plan, case, job.loads, job.number)
+        alone_s = predicted_summary(alone, iterations, mean=job.free).makespan_s
         beside = Beside(job.job.name, job.load.start_s, alone_s, case.alone_of)
     return MeasuredCase(
         schedule=case.jobs[job.number].choice.schedule,

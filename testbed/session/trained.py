@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -41,6 +41,8 @@ class TrainedJob:
     generated: Generated
     load: Load
     """Of the usual iteration, where they differ."""
+    loads: Mapping[int, Load]
+    """By number of the round, for all up to the next one."""
     beyond_load_s: float
     """By how much the median of what was predicted is more than the prediction of that; 0 where they do not differ."""
     predicted: Trace

@@ -20,7 +20,7 @@ from testbed.planning.resolve import combinations, make_plan, require_trainable,
 from testbed.planning.schedules import choose, make
 from testbed.spec import load_workload
 from testbed.spec.document import validate
-from testbed.spec.topology import Topology
+from testbed.spec.topology import Topology, with_events
 from testbed.spec.workload import Workload
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +79,19 @@ def test_a_job_that_starts_when_the_other_is_over_is_alone() -> None:
     assert second.bubble_together == pytest.approx(second.bubble_alone, abs=1e-9)
     begun = replace(plan.cases[0], starts_s=(0.0, 10.0))  # said by the case, the same
     assert predict_jobs(replace(plan, cases=(begun,)), begun)[1].together_s == second.together_s
+
+
+def test_alone_is_a_median_of_the_same_iterations_with_an_event_as_without() -> None:
+    """Drawn slots; the event changes nothing."""
+    drawn = {"pacing": "{F: {median: 10 ms, p95: 30 ms}, I: 10 ms, W: 10 ms}", "iterations": "7"}
+    jobs = job("a/0", "b/0", **drawn), job("a/1", "b/1", **drawn, seed="5")
+    without = planned(*jobs)
+    (link, *_) = dict.fromkeys(direction.link for direction in without.network.directions)
+    topology = with_events(validate(Topology, CHAIN, "chain.yaml"), [f"link {link} rate 100 % at 1"])
+    plan = replace(without, events=make_plan(topology, *jobs).events)
+    for one, other in zip(predict_jobs(plan, plan.cases[0]), predict_jobs(without, without.cases[0]), strict=True):
+        assert (one.alone_s, one.together_s) == pytest.approx((other.alone_s, other.together_s))
+        assert one.alone_s < one.together_s
 
 
 def test_times_without_a_trace_are_those_of_the_trace() -> None:
