@@ -42,15 +42,23 @@ _HOW = {
 """What exchanges of states are for, in words."""
 
 
+def foretold_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each case that is only predicted."""
+    return [
+        f"{entry['label']}: goodput {entry['predicted']['goodput']:.2%} of "
+        f"{show_time(entry['predicted']['total_s'])} with {_failures(entry)}, predicted"
+        for entry in entries
+    ]
+
+
 def goodput_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """A sentence for each case."""
     found = []
     for entry in entries:
         measured, predicted = entry["measured"], entry["predicted"]
-        failures = f"{entry['failures']} failure{'' if entry['failures'] == 1 else 's'}"
         found.append(
-            f"{entry['label']}: goodput {measured['goodput']:.2%} of {show_time(measured['total_s'])} with {failures}, "
-            f"predicted {predicted['goodput']:.2%}"
+            f"{entry['label']}: goodput {measured['goodput']:.2%} of {show_time(measured['total_s'])} with "
+            f"{_failures(entry)}, predicted {predicted['goodput']:.2%}"
         )
         if entry.get("restarts_late"):
             found.append(_late_line(entry))
@@ -78,3 +86,7 @@ def _states_line(label: str, what: str, rows: Sequence[Mapping[str, Any]]) -> st
     return (
         f"{label}: states {_HOW[what]} {fullest['times']} x, {sizes[0]} over {fullest['direction']}, planned {sizes[1]}"
     )
+
+
+def _failures(entry: Mapping[str, Any]) -> str:
+    return f"{entry['failures']} failure{'' if entry['failures'] == 1 else 's'}"

@@ -40,18 +40,22 @@ def predict(
     `testbed plan --help` says.
     """
     from testbed.cli.event_tables import predicted_event_tables, predicted_spans
+    from testbed.cli.goodput_tables import foretold_lines
+    from testbed.goodput.foretelling import foretold_goodput, predicted_rows_as_played
     from testbed.planning.left_out import warnings
-    from testbed.planning.prediction import predicted_rows, ranges_of_rows
+    from testbed.planning.prediction import ranges_of_rows
 
     how = {"quiet": quiet, "strict": strict, "robust": robust, "trust": trust}
     plan = plan_of(what, workloads, schedule, settings, events=event, rounds=rounds, background=background, **how)
-    rows, spans = predicted_rows(plan), predicted_spans(plan)
+    rows, spans = predicted_rows_as_played(plan), predicted_spans(plan)
     warned = warnings(plan, ranges_of_rows(rows))
     show = _show_one if len(plan.jobs) == 1 else _show_several
     show(plan, rows, spans, warned, as_json=as_json)
     if not as_json:
         console = options.stdout_console(80)
         options.show(console, *predicted_event_tables(spans, console.width), *options.warnings(warned))
+        for line in foretold_lines(foretold_goodput(plan)):
+            console.print(line, markup=False, highlight=False)
 
 
 def _show_one(
@@ -61,6 +65,7 @@ def _show_one(
     from testbed.cli.full_scale_tables import full_scale_tables
     from testbed.full_scale.similitude import scale_warnings
     from testbed.full_scale.similitude_bound import full_scale_times
+    from testbed.goodput.foretelling import foretold_goodput
 
     at_full_scale = full_scale_times(plan)
     chosen = [row.case.jobs[0] for row in rows]
@@ -83,7 +88,9 @@ def _show_one(
         ]
         every = [*warned, *scale_warnings(plan)]
         facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": every}
-        options.emit({**facts, "schedules": documents, **_of_events(spans), "left_out": dict(plan.left_out)})
+        goodput = {"goodput": foretold} if (foretold := foretold_goodput(plan)) else {}
+        more = {**_of_events(spans), **goodput, "left_out": dict(plan.left_out)}
+        options.emit({**facts, "schedules": documents, **more})
         return
     console = options.stdout_console(80)
     options.show(

@@ -22,7 +22,7 @@ from testbed.planning.drawn_iterations import phase_of
 from testbed.planning.fewer_replicas import ranks_of, with_replicas
 from testbed.planning.prediction import parts_of, predict_training, ranges_of_case
 from testbed.planning.ties import Range, ranges_of_orders
-from testbed.planning.training_prediction import TrainingPrediction
+from testbed.planning.training_prediction import TrainingPrediction, as_round
 from testbed.trace.predictions import predicted_numbers, predicted_times_s, prediction_of
 from testbed.trace.renumbered import numbered_as
 from testbed.trace.tables import Trace, concatenate
@@ -147,8 +147,7 @@ def _put_together(job: Job, sets: Sequence[Replicas], each: dict[Replicas, _OfSe
         if before != (before := (replicas, numbers[replicas][number])):
             part = prediction_of(each[replicas].trace, number)
             trace = numbered_as(part, ranks_of(job, replicas), replicas, job.mesh.size)
-            trace.actions["iteration"] = trace.messages["iteration"] = number
-            parts.append(trace.as_job(0, job.mesh.ranks, job.start_s))
+            parts.append(as_round(trace, number).as_job(0, job.mesh.ranks, job.start_s))
             loads[number] = each[replicas].training.loads_of(number)
     return TrainingPrediction(concatenate(parts), (), loads)
 

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from testbed.goodput.elastic_spans import sets_of_rounds
-from testbed.goodput.recovering_plan import spans_of_case
-from testbed.goodput.spans import Span, shares_of
+from testbed.goodput.foretelling import foretold_of_case, shares_in_words
+from testbed.goodput.spans import Span
 from testbed.plan.network_state import network_at
-from testbed.plan.plan import Job, Plan
+from testbed.plan.plan import Plan
 from testbed.session.trained import TrainedCase
 
 
 def goodput_entry(plan: Plan, done: TrainedCase) -> dict[str, Any]:
     """An entry of `goodput`."""
     assert plan.recovery is not None
-    expected, measured = spans_of_case(plan, done.case), done.spans
+    foretold, measured = foretold_of_case(plan, done.case), done.spans
     trained = [span.iteration for span in measured if span.what.value == "train"]
     return {
-        "label": done.case.label,
-        "failures": sum(span.failure is not None for span in expected),
+        "label": foretold["label"],
+        "failures": foretold["failures"],
         "trained_again": len(trained) - len(set(trained)),
         "mtbf_s": _mtbf_s(measured),
-        "predicted": _shares(expected, plan.jobs[0]),
-        "measured": _shares(measured, plan.jobs[0]),
+        "predicted": foretold["predicted"],
+        "measured": shares_in_words(measured, plan.jobs[0]),
         "spans": [_written(span) for span in measured],
     } | _of_links(plan, done)
 
@@ -58,18 +57,6 @@ def _states(plan: Plan, done: TrainedCase) -> list[dict[str, Any]]:
 def _mtbf_s(spans: Sequence[Span]) -> float | None:
     failures = sum(span.failure is not None for span in spans)
     return spans[-1].end_s / failures if failures else None
-
-
-def _shares(spans: Sequence[Span], job: Job) -> dict[str, float]:
-    shares, workload = shares_of(spans, job.mesh.dp), job.workload
-    found = shares._asdict() | {"total_s": shares.total_s, "goodput": shares.goodput}
-    if spans[0].replicas:  # batches are not all as large
-        of_one = workload.microbatches * workload.microbatch_size
-        count = sum(of_one * len(replicas) for replicas in sets_of_rounds(spans))
-        found |= {"samples": count, "samples_per_s": count / shares.total_s}
-    else:
-        del found["away_s"]
-    return found
 
 
 def _written(span: Span) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from in_process import run_testbed
 
@@ -32,8 +34,10 @@ from testbed.planning.prediction import predict_training
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.renumbered import counted_anew, numbered_as
 from testbed.train.assignment import ReferenceOutcome
+from testbed.units import show_time
 
 TRAIN, _, RESTART = Spending
+ROOT = Path(__file__).parents[2]
 PLAIN = ElasticTimes(lambda replicas, number: 1.0, lambda there, new, kept_by: 0.5)
 
 
@@ -344,3 +348,23 @@ def test_a_control_needs_all_replicas(tmp_path: Path) -> None:
     done = run_testbed("run", *words, "--out", tmp_path / "out")
     assert done.returncode == 2, done.stderr
     assert "--control: option: got '--elastic', expected a job that ends with" in " ".join(done.stderr.split())
+
+
+def test_predict_says_what_is_foretold_of_replicas_that_are_left(tmp_path: Path) -> None:
+    job = [ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"]
+    small = ["--set=parallelism.data=3", "--set=parallelism.pipeline=2", "--set=microbatches=3", "--schedule=1f1b"]
+    fails = ["--elastic=restart=300 ms", "--failure=rank 5 at 0.3 s", "--failure=rank 0 at 0.3 s"]
+    done = run_testbed("plan", *job, *small, *fails, "-o", tmp_path / "plan.json", "-q")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(run_testbed("predict", tmp_path / "plan.json", "--json").stdout)
+    plan = file.read(tmp_path / "plan.json")
+    training = elastic_training(plan, plan.cases[0])
+    rounds = range(warmup := plan.jobs[0].workload.warmup, warmup + plan.jobs[0].workload.iterations)
+    (row,), (goodput,) = said["schedules"], said["goodput"]
+    assert row["predicted_s"] == pytest.approx(np.median(predicted_times_s(training.prediction.trace, rounds)))
+    whole_s = np.median(predicted_times_s(predict_training(plan, plan.cases[0]).trace, rounds))
+    assert row["predicted_s"] < whole_s, "one replica has nobody to exchange gradients with"
+    shares = shares_of(training.spans, 3)
+    assert (goodput["failures"], goodput["predicted"]["goodput"]) == (2, pytest.approx(shares.goodput))
+    line = f"1f1b: goodput {shares.goodput:.2%} of {show_time(shares.total_s)} with 2 failures, predicted"
+    assert run_testbed("predict", tmp_path / "plan.json").stdout.splitlines()[-1] == line
