@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from testbed.errors import BadInput
 from testbed.full_scale import similitude
 from testbed.full_scale.similitude import Scales
+from testbed.goodput.recovering_plan import require_replicas_left
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
 from testbed.plan.routes import default_routes
-from testbed.planning.resolve import make_plan, overrides_of, with_clock
+from testbed.planning.prediction import freely
+from testbed.planning.recoverable import require_recoverable
+from testbed.planning.resolve import beside, make_plan, overrides_of, with_clock
 from testbed.planning.schedules import choices_in_cases, choose, make, with_selected
 from testbed.schedule.schedule_file import RecordedSchedule
 from testbed.spec.document import override, validate
@@ -32,16 +36,16 @@ def with_settings(plan: Plan, settings: Sequence[str], source: str) -> Plan:
     if not settings:
         return plan
     if not is_of_files(plan):
-        expected = "no --set: a policy chose its routes, or it has events, jobs by themselves or kept ports"
-        raise BadInput.of(source, "plan", plan.cases[0].label, expected)
+        decided = "a policy chose its routes, or it has events, a controller, jobs by themselves or kept ports"
+        raise BadInput.of(source, "plan", plan.cases[0].label, f"no --set: {decided}")
     return made_anew(plan, settings, source)
 
 
 def made_anew(plan: Plan, settings: Sequence[str], source: str) -> Plan:
     """A plan that topology and workloads lead to, with its schedules: nodes, flows and framing as they are found today.
 
-    Routes that are not the default ones of today stay, as if the topology had named them. Raises BadInput as
-    `with_settings`.
+    Routes that are not the default ones of today stay, as if the topology had named them; so do background traffic,
+    how iterations begin, checkpoints and failures. Raises BadInput as `with_settings`.
     """
     of_workloads, of_topology = overrides_of(settings)
     for key in filter(_PARTS_OF_DELAY.fullmatch, of_topology):
@@ -51,18 +55,21 @@ def made_anew(plan: Plan, settings: Sequence[str], source: str) -> Plan:
         validate(Workload, override(_workload_document(plan, job), of_workloads, source), source)
         for job in range(len(plan.jobs))
     ]
-    fresh = with_clock(make_plan(topology, *workloads), plan.clock)
+    fresh = beside(with_clock(make_plan(topology, *workloads), plan.clock), plan.background, source)
     selected = []
     for job in range(len(plan.jobs)):
         choices, kept = choose(fresh, job=job), _schedules(plan, job)
         known = {choice.label: kept[choice.label] for choice in choices if choice.label in kept}
         selected.append(make(fresh, choices, known, job=job, source=source, strict=True))
-    return with_selected(fresh, selected)
+    made = replace(with_selected(fresh, selected), recovery=plan.recovery)
+    require_recoverable(made, source, "recovery")
+    require_replicas_left(made, source, "recovery")
+    return freely(made) if plan.rounds == "free" else made
 
 
 def is_of_files(plan: Plan) -> bool:
-    """Whether topology and workloads alone lead to the plan: nobody chose routes, starts, events or ports."""
-    decided = (plan.events, plan.elephants_from is not None, plan.enforcement != "rules")
+    """Whether files and what is asked for lead to the plan: nobody chose routes, starts, events, swaps or ports."""
+    decided = (plan.events, plan.adaptation, plan.elephants_from is not None, plan.enforcement != "rules")
     return not any(decided) and not any(case.continues or case.starts_s or case.alone for case in plan.cases)
 
 

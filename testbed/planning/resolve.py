@@ -170,7 +170,7 @@ def make_plan(
     check_events(plan, place_of)
     for job in jobs:
         _check_routes(network, job)
-    return _one_after_the_other(_beside(plan, background_of(topology, network), topology.name))
+    return _one_after_the_other(beside(plan, background_of(topology, network), topology.name))
 
 
 def _at_worst(network: Network, events: Sequence[Event]) -> Network:
@@ -252,10 +252,11 @@ def load_plan(
 
 def with_background(plan: Plan, path: Path) -> Plan:
     """The plan with more traffic beside its jobs, that of a CSV file. Raises BadInput."""
-    return _beside(plan, read_background(path, plan.network), str(path))
+    return beside(plan, read_background(path, plan.network), str(path))
 
 
-def _beside(plan: Plan, flows: tuple[Background, ...], source: str) -> Plan:
+def beside(plan: Plan, flows: tuple[Background, ...], source: str) -> Plan:
+    """The plan with more traffic beside its jobs. Raises BadInput, as of `source`."""
     for job in plan.jobs if flows else ():
         if job.workload.full_scale is not None:
             expected = "no job at full scale, whose network is the lab's at another one"

@@ -20,13 +20,15 @@ from testbed.baseline.environment import differences
 from testbed.baseline.junit import junit
 from testbed.baseline.measure import Measurement, measure
 from testbed.baseline.regression import CheckResult, CheckVerdict, Figures, Finding, is_regression, judge
-from testbed.baseline.settings import with_settings
+from testbed.baseline.settings import made_anew, with_settings
 from testbed.baseline.tolerance import Band, FigureKind, Mode, Tolerances, default_tolerances, describe, from_document
 from testbed.errors import BadInput, Interrupted, RunFailed
+from testbed.goodput.recovering_plan import with_recovery
 from testbed.judge.comparison import ScheduleComparison
-from testbed.plan.plan import Plan, Profile
+from testbed.plan.plan import Adaptation, Plan, Profile
 from testbed.planning import file as plan_file
-from testbed.planning.resolve import load_plan, with_clock
+from testbed.planning.prediction import freely
+from testbed.planning.resolve import load_plan, with_background, with_clock
 from testbed.planning.schedules import choose, make, with_selected
 from testbed.progress import Lines
 from testbed.results import control_times
@@ -515,6 +517,21 @@ def test_settings_are_refused_where_more_was_decided_than_the_files_say() -> Non
     assert with_settings(plan, [], "plan.json") == plan
     with pytest.raises(BadInput, match=r"plan.json: plan: got '1f1b', expected no --set: a policy chose its routes"):
         with_settings(plan, ["iterations=2"], "plan.json")
+
+
+def test_settings_keep_background_traffic_failures_and_rounds(tmp_path: Path) -> None:
+    (tmp_path / "others.csv").write_text("from,to,rate\nparis,warsaw,300 Mbit/s\n")
+    busy = with_background(planned_with(["1f1b"]), tmp_path / "others.csv")
+    assert with_settings(busy, ["seed=1"], "plan.json").background == busy.background
+    failing = with_recovery(planned_with(["1f1b"]), "every=2,save=20 ms", ["rank 1 at 0.5 s"], None)
+    assert with_settings(failing, ["seed=1"], "plan.json").recovery == failing.recovery
+    assert made_anew(failing, [], "plan.json").recovery == failing.recovery
+    free = freely(planned_with(["1f1b"]))
+    assert with_settings(free, ["seed=1"], "plan.json").cases == free.cases
+    assert with_settings(free, ["seed=1"], "plan.json").rounds == "free"
+    adapting = replace(busy, adaptation=Adaptation("static", (), 0.0))
+    with pytest.raises(BadInput, match=r"no --set: .* a controller"):
+        with_settings(adapting, ["seed=1"], "plan.json")
 
 
 def test_a_plan_without_pacing_is_kept_without_it() -> None:
