@@ -92,6 +92,10 @@ def require_a_real_network(plan: Plan) -> Plan:
         raise BadInput.of(file.NAME, "background", f"{len(plan.background)}", "none: a real network has its own")
     if plan.events:
         raise BadInput.of(file.NAME, "events", f"{len(plan.events)}", "none: nothing changes a real network at will")
+    if plan.recovery is not None:
+        expected = "none: no worker on machines of their own is ended, and started anew"
+        asked = "checkpoints" if plan.recovery.checkpoints is not None else "elastic"
+        raise BadInput.of(file.NAME, "recovery", asked, expected)
     plan = with_clock(plan, replace(plan.clock, name="real"))
     require_trainable(plan)
     if plan.rounds == "free":

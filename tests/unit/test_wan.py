@@ -23,6 +23,7 @@ from in_process import run_testbed
 from testbed.cli import app
 from testbed.errors import BadInput, ExitCode
 from testbed.judge.fidelity import ClockEvidence, NetworkEvidence, clock_check, network_check, not_taken
+from testbed.plan.recovery import Checkpoints, Elastic, Failure, Recovery
 from testbed.planning.resolve import load_plan
 from testbed.spec import load_topology
 from testbed.thresholds import CLOCK_PACE, CLOCK_SHARE
@@ -109,6 +110,18 @@ def test_segments_sent_again_on_a_real_network_are_noted_not_held_against_it() -
 def test_connections_of_this_process_are_counted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         assert segments_sent_again() == 0
+
+
+@pytest.mark.parametrize(
+    "recovery", [Recovery(Checkpoints(2, 0.1, 1.0), (Failure(1, 0.5),)), Recovery(None, (), Elastic(1.0))]
+)
+def test_a_plan_whose_workers_fail_needs_a_lab(recovery: Recovery) -> None:
+    from testbed.wan.wan_session import require_a_real_network  # imports torch
+
+    plan = load_plan(ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml")
+    assert require_a_real_network(plan).recovery is None
+    with pytest.raises(BadInput, match=r"plan.json: recovery: got '(checkpoints|elastic)', expected none: no worker"):
+        require_a_real_network(replace(plan, recovery=recovery))
 
 
 # --- what torchrun says --------------------------------------------------------------------------
