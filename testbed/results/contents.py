@@ -16,6 +16,7 @@ from testbed.judge.messages import FlowMessages
 from testbed.judge.network_metric import LATER_OUTCOMES, CaseFairness
 from testbed.pipeline.memory import RankBytes
 from testbed.results.damaged import as_document
+from testbed.results.told_contents import ToldAdaptation, ToldEvent, ToldGoodput, ToldLinkEvent, check_together
 from testbed.search.proof import Proof
 from testbed.spec.document import validate
 from testbed.thresholds import TIE
@@ -83,6 +84,10 @@ class _Comparison:
     fairness: tuple[CaseFairness, ...] = ()
     jobs: tuple[RunJob, ...] = ()
     """Of several: each has an entry for every case."""
+    events: tuple[ToldEvent, ...] = ()
+    link_events: tuple[ToldLinkEvent, ...] = ()
+    goodput: tuple[ToldGoodput, ...] = ()
+    adaptation: ToldAdaptation | None = None
 
 
 _TIMES = ("measured_s", "predicted_s", "predicted_on_this_host_s")
@@ -113,6 +118,7 @@ def comparison_of(path: Path) -> dict[str, Any] | None:
     source = str(path)
     validate(_Comparison, document, source)
     _check_fairness(document.get("fairness", ()), source)
+    check_together(document, source)
     kind, names = row_type(document), [job.name for job in jobs_of(document)]
     known = {declared.name for declared in fields(kind)}
     for index, row in enumerate(document["schedules"]):

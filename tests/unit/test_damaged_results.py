@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from damaged_results import Damage, damages, fault
@@ -56,3 +59,38 @@ def test_the_column_and_the_field_are_named(good: Path, tmp_path: Path) -> None:
     for name, said in wanted.items():
         assert not fault(good, found[name], tmp_path / "bad")
         assert said in run_testbed("report", tmp_path / "bad", "--recheck").stderr
+
+
+SPENT = {"kept_s": 8.0, "lost_s": 1.0, "saving_s": 0.5, "restarting_s": 0.5, "total_s": 10.0, "goodput": 0.8}
+GOODPUT = {"label": "1f1b", "failures": 1, "trained_again": 2, "measured": SPENT, "predicted": SPENT}
+TOLD = [
+    ({"goodput": 5}, "goodput: got 5"),
+    ({"events": 5}, "events: got 5"),
+    ({"link_events": [{}]}, "link_events.0."),
+    ({"adaptation": 5}, "adaptation: got 5"),
+    ({"goodput": [GOODPUT | {"measured": SPENT | {"goodput": "x"}}]}, "goodput.0.measured.goodput: got 'x'"),
+    ({"goodput": [GOODPUT | {"failures": None}]}, "goodput.0.failures: got"),
+    ({"goodput": [GOODPUT | {"measured": SPENT | {"samples": 3}}]}, "goodput.0.measured.samples_per_s: got 'nothing'"),
+]
+
+
+@pytest.mark.parametrize(("told", "said"), TOLD)
+def test_what_is_told_of_events_and_failures_is_checked(good: Path, tmp_path: Path, told: Any, said: str) -> None:
+    def damaged(at: Path) -> None:
+        document = json.loads((at / "comparison.json").read_text())
+        (at / "comparison.json").write_text(json.dumps(document | told))
+
+    assert not fault(good, Damage(said, damaged), tmp_path / "bad")
+    done = run_testbed("report", tmp_path / "bad", "--details")
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_what_a_run_tells_of_failures_is_shown(good: Path, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    shutil.copytree(good, told)
+    document = json.loads((told / "comparison.json").read_text())
+    (told / "comparison.json").write_text(json.dumps(document | {"goodput": [GOODPUT]}))
+    done = run_testbed("report", told, "--details")
+    assert done.returncode == 0
+    assert "goodput 80.00%" in " ".join(done.stdout.split())
