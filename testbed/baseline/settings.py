@@ -127,13 +127,18 @@ def _at_full_scale(directions: Iterable[Direction], at: Scales | None) -> list[D
 
 
 def _link(forward: Direction, reverse: Direction) -> dict[str, Any]:
-    """An entry of `links`: what both directions have is the link's, so that a setting of it is for both."""
+    """An entry of `links`: what forward has is the link's, and `reverse` says where it differs.
+
+    So a setting of the link is for both, but for what only reverse says.
+    """
     ends = [forward.source, forward.target]
-    sides = _values(forward), _values(reverse)
-    both = {name: value for name, value in sides[0].items() if sides[1].get(name) == value}
-    forward_only, reverse_only = ({name: side[name] for name in side if name not in both} for side in sides)
+    whole, back = _values(forward), _values(reverse)
     named = {} if forward.link == "--".join(ends) else {"name": forward.link}
-    return {"between": ends, **named, **both, "forward": forward_only, "reverse": reverse_only}
+    # a queue that is derived, 0, cannot be said: then the link says nothing, and each side what it has
+    own = {"queue": whole.pop("queue")} if "queue" in whole and "queue" not in back else {}
+    zero = {name: 0.0 for name in ("jitter", "loss") if name in whole}
+    differs = {name: value for name, value in (zero | back).items() if whole.get(name) != value}
+    return {"between": ends, **named, **whole, "forward": own, "reverse": differs}
 
 
 def _values(direction: Direction) -> dict[str, float]:

@@ -502,6 +502,17 @@ def test_a_setting_of_a_link_is_for_both_directions() -> None:
         with_settings(plan, ["topology.links.0.fibre=9 km"], "plan.json")
 
 
+def test_a_setting_of_a_link_is_for_both_but_for_what_only_reverse_says() -> None:
+    """As in a file that has so much in `reverse`."""
+    there = "topology.links=[{between: [paris, warsaw], delay: 3 ms, rate: 1 Gbit/s, queue: 1 MB, loss: 0.01, reverse: "
+    plan = planned_with(["1f1b"], f"{there}{{rate: 0.3 Gbit/s, loss: 0}}}}]")
+    again = with_settings(plan, ["links.0.delay=40 ms", "links.0.rate=2 Gbit/s"], "plan.json")
+    assert [(link.delay_s, link.rate_bps) for link in again.network.directions] == [(0.04, 2e9), (0.04, 3e8)]
+    assert [(link.queue_bytes, link.loss) for link in again.network.directions] == [(1e6, 0.01), (1e6, 0.0)]
+    own = planned_with(["1f1b"], there.replace("queue: 1 MB, ", "forward: {queue: 1 MB}, ") + "{}}]")
+    assert with_settings(own, ["seed=2"], "plan.json").network == own.network
+
+
 def test_settings_of_a_job_at_full_scale_are_those_of_its_file() -> None:
     files = ROOT / "topologies/longhaul-240km.yaml", ROOT / "workloads/paper-llama2-13b.yaml"
     plan = load_plan(*files)
