@@ -165,17 +165,21 @@ def _show(run: Run, directory: Path, wanted: Collection[ReportPart], changed: Se
 def judged_again(directory: Path, comparison: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """A run's comparison with the verdict and the metric that its data files give, and for what it said something else.
 
-    Raises BadInput where there is no verdict, or a file of the evidence is missing.
+    Raises BadInput where there is no verdict, a file of the evidence is missing, or the comparison has other times.
     """
+    from testbed.judge.evidence import judge
+    from testbed.results.destination import COMPARISON
     from testbed.results.metric_recheck import fairness_again, same
-    from testbed.results.recheck import name_of, recheck
+    from testbed.results.recheck import evidence_by_name, name_of, require_times
 
     if not comparison["schedules"]:
         raise BadInput.of(str(directory), "finished schedules", 0, "one or more: there is no verdict to repeat")
-    again = recheck(directory)
+    evidence = evidence_by_name(directory)
     rows, changed = [], []
-    for row in comparison["schedules"]:
-        checks = again[name_of(row)]
+    for place, row in enumerate(comparison["schedules"]):
+        known = evidence[name_of(row)]
+        require_times(row, known, str(directory / COMPARISON), f"schedules.{place}")
+        checks = judge(known)
         reasons = [reason for check in checks for reason in check.reasons]
         answers = json.loads(json.dumps([check._asdict() | {"ok": check.ok} for check in checks]))
         notes = [note for check in checks for note in check.notes]

@@ -1,15 +1,17 @@
 """The verdict on the cases of a run, told from its files alone: by the session that has just written them, and by
-whoever asks later. Nobody has to believe what comparison.json says of `trusted`.
+whoever asks later. Nobody has to believe what comparison.json says of `trusted`, nor of the times beside it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from testbed.errors import require
 from testbed.goodput.elastic_spans import continued
 from testbed.goodput.elastic_training import iterations_of_ranks
 from testbed.judge.evidence import CaseEvidence, Profiling, judge
@@ -28,13 +30,36 @@ def recheck(directory: Path) -> dict[str, list[Check]]:
 
     A schedule can be trusted when all of its checks are `ok`. Raises BadInput where a file is missing.
     """
+    return {name: judge(evidence) for name, evidence in evidence_by_name(directory).items()}
+
+
+def evidence_by_name(directory: Path) -> dict[str, CaseEvidence]:
+    """By name of every entry of the comparison, what the data files say. Raises BadInput where one is missing."""
     run, files = load_run(directory), RunFiles(directory)
     names = [job.name for job in files.plan.jobs]
     found = {label: evidence_of(files, label) for label in run.schedules}
     return {
-        name_of(row): judge(found[row["label"]][names.index(row["job"]) if "job" in row else 0])
+        name_of(row): found[row["label"]][names.index(row["job"]) if "job" in row else 0]
         for row in run.comparison["schedules"]
     }
+
+
+def require_times(row: Mapping[str, Any], evidence: CaseEvidence, source: str, at: str) -> None:
+    """That an entry of the comparison, which stands `at` a place of `source`, has the times of the data files.
+
+    Raises BadInput naming the first one that it has not.
+    """
+    of_all = np.mean if evidence.free else np.median
+    measured_s = float(of_all([one.makespan_s for one in evidence.measured]))
+    error = measured_s / evidence.predicted_s - 1
+    expected = {"measured_s": measured_s, "predicted_s": evidence.predicted_s, "error": error}
+    for name, value in expected.items():
+        good = math.isclose(row[name], value, rel_tol=_SAME, abs_tol=_SAME)
+        require(good, source, f"{at}.{name}", row[name], f"{value:.9g}, as the data files say")
+
+
+_SAME = 1e-6
+"""Seconds, and relative: what is left of them in the tables of a run is far less."""
 
 
 def name_of(row: Mapping[str, Any]) -> str:

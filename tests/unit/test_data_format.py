@@ -253,12 +253,23 @@ def test_the_command_line_judges_again(tmp_path: Path) -> None:
     assert again["schedules"][0]["trusted"]
     assert judged_again(tmp_path, again) == (again, [])
     rows = pd.read_parquet(tmp_path / "iterations.parquet")
-    rows["makespan_s"] = np.linspace(1.0, 2.0, len(rows)) * PREDICTED_S
+    rows["makespan_s"] = np.array([1.0, 1.0, 0.7, 1.0, 1.4]) * PREDICTED_S
     rows.to_parquet(tmp_path / "iterations.parquet")
     spoilt, changed = judged_again(tmp_path, again)
     assert changed == [LABEL]
     assert not spoilt["schedules"][0]["trusted"]
     assert any("spread" in reason for reason in spoilt["schedules"][0]["reasons"])
+
+
+@pytest.mark.parametrize(("name", "right"), [("measured_s", PREDICTED_S), ("predicted_s", PREDICTED_S), ("error", 0.0)])
+def test_times_that_the_data_files_do_not_have_are_refused(tmp_path: Path, name: str, right: float) -> None:
+    write(tmp_path, found())
+    written = json.loads((tmp_path / "comparison.json").read_text())
+    edited = written | {"schedules": [written["schedules"][0] | {name: 0.2}]}
+    with pytest.raises(BadInput) as refused:
+        judged_again(tmp_path, edited)
+    expected = f"comparison.json: schedules.0.{name}: got 0.2, expected {right:.9g}, as the data files say"
+    assert str(refused.value).endswith(expected)
 
 
 @pytest.mark.parametrize("name", ["evidence.json", "links.parquet", "numerics.json"])
