@@ -56,6 +56,11 @@ class Answer(NamedTuple):
         given = given_variant(self.workload)
         return next((one for one in self.advice.found.forecasts if one.variant == given), None)
 
+    @property
+    def not_asked(self) -> int:
+        """Of how many rates and delays it is not known what they would help."""
+        return 2 * len(self.network.links) + 1 - len(self.helping)
+
     def of_one_site(self, one: Forecast) -> float | None:
         """Its speed as a share of one datacenter's, by the most that either may take; None for one datacenter."""
         site = self.advice.one_site
@@ -255,8 +260,9 @@ def _helping(answer: Answer, width: int) -> list[RenderableType]:
         parts += fitted(key, [Section("what would help most", columns)], width)
     if rest:
         parts.append(f"not shown: {rest} of {len(answer.helping)}, which change less, or nothing")
-    if left := 2 * len(answer.network.links) + 1 - len(answer.helping):
-        parts.append(f"NOT ASKED for want of time: {left} rates and delays, of links that --limit leaves out")
+    if answer.not_asked:
+        said = f"{answer.not_asked} rates and delays, of links that --limit leaves out"
+        parts.append(f"NOT ASKED for want of time: {said}")
     return parts
 
 
@@ -294,7 +300,10 @@ def _sentences(answer: Answer) -> Iterator[str]:
         )
     if answer.helping:
         first = answer.helping[0]
-        said = first.sentence() if first.matters and first.helps > 0 else "no link and no memory would help"
+        nothing = "no link and no memory would help"
+        if answer.not_asked:
+            nothing = f"nothing of what was asked; {answer.not_asked} rates and delays were not (--limit)"
+        said = first.sentence() if first.matters and first.helps > 0 else nothing
         yield f"what would help most: {said}"
 
 

@@ -325,6 +325,15 @@ def test_tables_fit_80_columns_and_the_answer_comes_last(words: tuple[str | Path
     assert "does not fit into memory" in done.output
 
 
+def test_what_was_not_asked_is_not_said_to_be_of_no_help() -> None:
+    done = run(LONGHAUL, PP4, *FEW, "--limit", "0 s", width=120)
+    assert done.exit_code == 0, done.output
+    *_, answer = done.output.splitlines()
+    links = len(load_topology(LONGHAUL).links)
+    assert f"NOT ASKED for want of time: {2 * links} rates" in done.output
+    assert answer == f"what would help most: nothing of what was asked; {2 * links} rates and delays were not (--limit)"
+
+
 def test_for_machines_it_says_all_of_it() -> None:
     done = run(LONGHAUL, PP4, *FEW, "--json")
     assert done.exit_code == 0, done.output
