@@ -152,7 +152,8 @@ def _swapped(plan: Plan, job: int, before: JobSchedule, label: str | None) -> Jo
     known = {case.jobs[job].choice.label: case.jobs[job] for case in plan.cases}
     after = known.get(label)
     if after is None:
-        expected = f"a schedule of this plan ({listed(known)})"
+        unfit = plan.left_out.get(label)
+        expected = f"a schedule that fits: {unfit}" if unfit else f"a schedule of this plan ({listed(known)})"
         raise BadInput.of(ScheduleSwapped.option, "schedule", label, expected)
     workload = plan.jobs[job].workload
     require_movable(workload, before.stage_to_rank, after.stage_to_rank, ScheduleSwapped.option, label)

@@ -55,6 +55,14 @@ def test_a_training_goes_on_with_another_schedule(tmp_path: Path) -> None:
     assert [float(iteration_times(swapped, case)[0]) for case in swapped.cases] == [*alone, alone[0]]
 
 
+def test_one_that_was_left_out_is_refused_by_why_it_does_not_fit(tmp_path: Path) -> None:
+    plan = replace(planned(tmp_path, "1f1b"), left_out={"zb-h1": "rank 1 needs memory for 4 microbatches"})
+    with pytest.raises(BadInput) as refused:
+        swapping(plan, swap("zb-h1", 2))
+    expected = "a schedule that fits: rank 1 needs memory for 4 microbatches"
+    assert str(refused.value) == f"--swap: schedule: got 'zb-h1', expected {expected}"
+
+
 def test_beside_a_link_that_is_lost(tmp_path: Path) -> None:
     both = swapping(planned(tmp_path), LinkLost("a--b", Moment(2)), swap("zb-h1", 2), swap("1f1b", 4))
     assert [case.label for case in both.cases] == ["1f1b", "zb-h1 from 2 without a--b", "1f1b from 4 without a--b"]
