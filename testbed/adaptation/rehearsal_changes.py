@@ -111,8 +111,8 @@ class Truth(NamedTuple):
 
 def changes_of_links(plan: Plan, changes: Sequence[Change]) -> tuple[LinkEvent, ...]:
     """What becomes of links that are not lost, in order of time, as a run plays it. Raises BadInput."""
-    reads = [each.read for each in changes if each.read.what == "link" and not each.lost]
-    return events_of("--event", reads, plan.network)
+    reads = [("--event", each.read) for each in changes if each.read.what == "link" and not each.lost]
+    return events_of(reads, plan.network)
 
 
 def truth_at(plan: Plan, changes: Sequence[Change], of_links: Sequence[LinkEvent], iteration: int) -> Truth:

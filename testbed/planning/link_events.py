@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from testbed.errors import BadInput, require
@@ -30,32 +30,37 @@ from testbed.units import show_rate, show_time
 
 
 def link_events(
-    topology: Topology, network: Network, at: Scales | None = None, *, iterations: int
+    topology: Topology, network: Network, at: Scales | None = None, *, iterations: int, brought: Collection[str] = ()
 ) -> tuple[LinkEvent, ...]:
     """In order of time. `network` is that of the topology, `at` the scale that the lab has it at; a training ends after
-    so many measured iterations. Raises BadInput.
+    so many measured iterations. Raises BadInput, which blames `--event` for texts that it has `brought`.
     """
     reads = [read for read in map(topology.event, topology.events) if read.what != "rank"]
     begins = {read.text: read.iteration for read in reads}
-    found = events_of(topology.name, reads, network, at)
+    found = events_of([(source_of(topology, read, brought), read) for read in reads], network, at)
     return tuple(event for event in found if event.at.iteration < max(iterations, begins[event.said] + 1))
 
 
 def events_of(
-    name: str, reads: Sequence[EventText], network: Network, at: Scales | None = None
+    reads: Sequence[tuple[str, EventText]], network: Network, at: Scales | None = None
 ) -> tuple[LinkEvent, ...]:
     """What texts of links and datacenters say, in order of time; what comes last is what a direction has.
 
-    `name` stands in errors for whatever has the texts. Raises BadInput.
+    With each stands what errors blame for it. Raises BadInput.
     """
     found = [
         event
-        for read in reads
+        for name, read in reads
         for number, direction in enumerate(planned(network).links)
         if _meant(read, direction)
         for event in _of_direction(name, read, number, direction, at)
     ]
     return tuple(sorted(found, key=lambda event: event.at))
+
+
+def source_of(topology: Topology, read: EventText, brought: Collection[str]) -> str:
+    """What errors of an event blame: the topology, or the option that has `brought` it."""
+    return "--event" if read.text in brought else topology.name
 
 
 def _meant(read: EventText, direction: Direction) -> bool:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from testbed.errors import BadInput, listed, meant, require
 from testbed.plan.plan import Job
 from testbed.plan.timeline import Moment, RankSlower
+from testbed.planning.link_events import source_of
 from testbed.spec.event_text import EventText
 from testbed.spec.topology import Topology
 
 
-def rank_events(topology: Topology, jobs: Sequence[Job]) -> tuple[RankSlower, ...]:
-    """In the order of the topology. Raises BadInput."""
+def rank_events(topology: Topology, jobs: Sequence[Job], brought: Collection[str] = ()) -> tuple[RankSlower, ...]:
+    """In the order of the topology. Raises BadInput, which blames `--event` for texts that it has `brought`."""
     read = [event for event in map(topology.event, topology.events) if event.what == "rank"]
-    return tuple(_event(topology.name, event, jobs) for event in read)
+    return tuple(_event(source_of(topology, event, brought), event, jobs) for event in read)
 
 
 def _event(name: str, read: EventText, jobs: Sequence[Job]) -> RankSlower:

@@ -149,7 +149,9 @@ def make_plan(
             expected = f"{workloads[0].transport}, as {workloads[0].name} in the same lab"
             raise BadInput.of(workload.name, "transport", workload.transport, expected)
     iterations = min((workload.iterations for workload in workloads), default=0)
-    happens = *link_events(topology, network, at, iterations=iterations), *rank_events(topology, jobs)
+    brought = {topology.event(text).text for text in by_option}
+    of_links = link_events(topology, network, at, iterations=iterations, brought=brought)
+    happens = *of_links, *rank_events(topology, jobs, brought)
     plan = Plan(
         network,
         tuple(jobs),
@@ -161,7 +163,6 @@ def make_plan(
         transport=workloads[0].transport,
         seed=workloads[0].seed,
     )
-    brought = {topology.event(text).text for text in by_option}
 
     def place_of(number: int) -> tuple[str, str]:
         text = str(plan.events[number])

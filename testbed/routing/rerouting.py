@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from testbed.errors import BadInput, listed
+from testbed.errors import BadInput, listed, naming_files
 from testbed.plan import routes
 from testbed.plan.events import at_work, changed, check_events, lost, scheduled, starts_of
 from testbed.plan.moved_weights import require_movable
@@ -85,7 +85,9 @@ def without(plan: Plan, names: Collection[str]) -> Plan:
     """
     if not names:
         return plan
-    network, nodes = planned(plan.network).without(*names), routes.nodes_of_ranks(plan)
+    nodes = routes.nodes_of_ranks(plan)
+    with naming_files({plan.network.name: LinkLost.option}):
+        network = planned(plan.network).without(*names)
     left = replace(plan, events=tuple(LinkLost(name, BEGINNING) for name in dict.fromkeys(names)))
     for case in left.cases:
         _require_routes(left, case)

@@ -147,6 +147,14 @@ def test_an_outage_that_netem_cannot_play_is_refused_before_anything_starts() ->
     assert f"events: got '{event}', expected under netem, an outage that is over in the iteration" in done.stderr
 
 
+@pytest.mark.parametrize("does", ["lost", "jitter 3 s"])
+def test_what_cannot_be_of_a_link_is_blamed_on_the_option(does: str) -> None:
+    words = ("predict", "two-dc-longhaul", "tiny-gpt-pp4", "--schedule", "1f1b")
+    done = run_testbed(*words, "--event", f"link {link()} {does} at 1", COLUMNS="500")
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"error: --event: events: got 'link {link()} {does} at 1'")
+
+
 def test_an_event_behind_the_training_is_refused_before_anything_starts() -> None:
     words = ("run", "two-dc-longhaul", "tiny-gpt-pp4", "--clock", "virtual", "--schedule", "1f1b")
     done = run_testbed(*words, "--event", f"link {link()} rate 5 % at 60 s", COLUMNS="500")

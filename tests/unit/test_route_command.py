@@ -386,7 +386,7 @@ def test_without_a_spine_is_as_if_it_had_never_been_there() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("leaf-spine", PP4, "--lose", "pod"), "expected a switch or a link"),
+        (("leaf-spine", PP4, "--lose", "pod"), "--lose: name: got 'pod', expected a switch or a link"),
         (("two-dc-longhaul", PP4, "--lose", "paris--warsaw"), "expected one without which paris still reaches warsaw"),
     ],
 )
