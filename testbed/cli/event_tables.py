@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from testbed.cli.table_formats import NEVER
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.units import show_span, show_time, show_times
 
@@ -117,7 +118,7 @@ def predicted_event_tables(spans: Sequence[Mapping[str, Any]], width: int) -> li
         return []
     key = Column("schedule", [span["label"] for span in spans], left=True)
     times = show_times([span["predicted_s"] for span in spans])
-    predicted = ["never ends" if span["predicted_s"] is None else time for span, time in zip(spans, times, strict=True)]
+    predicted = [NEVER if span["predicted_s"] is None else time for span, time in zip(spans, times, strict=True)]
     columns = [
         Column("iterations", [show_span(str(span["first"]), str(span["last"])) for span in spans]),
         Column("predicted", predicted),

@@ -249,6 +249,8 @@ _FACTORS: dict[str | None, tuple[str, Decimal]] = {
 _NUMBER = r"[+-]?[0-9]+(?:\.[0-9]+)?"
 _CELL = re.compile(rf"(?P<low>{_NUMBER})(?: to (?P<high>{_NUMBER}))? ?(?P<unit>[%A-Za-zµ/]+)?")
 _NOTHING = ("", "-")
+NEVER = "never ends"
+"""A cell among times; in CSV the number inf."""
 _BOTH = "m/p"
 """In a heading: cells are "measured / predicted"."""
 
@@ -292,19 +294,23 @@ def _numbers(heading: str, cells: Sequence[str], unit: str | None) -> list[tuple
 
     `unit` is that of cells which name none.
     """
-    matches = [None if cell in _NOTHING else _CELL.fullmatch(cell) for cell in cells]
+    words = {**dict.fromkeys(_NOTHING, ""), NEVER: "inf"}
+    matches = [None if cell in words else _CELL.fullmatch(cell) for cell in cells]
     found = [match for match in matches if match is not None]
-    if len(found) < sum(cell not in _NOTHING for cell in cells):
+    if len(found) < sum(cell not in words for cell in cells):
         return None
     if not found:
-        return [(heading, [""] * len(cells))]
+        return [(f"{heading} [s]" if NEVER in cells else heading, [words[cell] for cell in cells])]
     units = {match["unit"] or unit for match in found}
     if not units <= _FACTORS.keys() or len({_FACTORS[name][0] for name in units}) > 1:
         return None
     base = _FACTORS[next(iter(units))][0]
 
     def column(name: str, part: str) -> tuple[str, list[str]]:
-        values = ["" if one is None else _si(one[part] or one["low"], one["unit"] or unit) for one in matches]
+        values = [
+            words[cell] if one is None else _si(one[part] or one["low"], one["unit"] or unit)
+            for cell, one in zip(cells, matches, strict=True)
+        ]
         return f"{name} [{base}]" if base else name, values
 
     if not any(match["high"] for match in found):

@@ -48,6 +48,13 @@ def test_csv_has_the_numbers_of_the_prediction_in_si_units() -> None:
     assert "datacenter paris" in shown.stderr
 
 
+@pytest.mark.parametrize("cells", [["313.3 ms", "never ends"], ["never ends"]])
+def test_what_never_ends_is_infinite_among_seconds(cells: list[str]) -> None:
+    made = table(Column("schedule", ["1f1b"] * len(cells), left=True), Column("predicted", cells))
+    (frame,) = frames(written(made, TableFormat.csv))
+    assert list(frame["predicted [s]"]) == [0.3133, float("inf")][-len(cells) :]
+
+
 def test_what_several_jobs_take_is_one_table_without_gaps() -> None:
     (frame,) = frames(run_testbed("predict", LONGHAUL, PP4, PP4, "--set", "schedules=[1f1b]", "--format", "csv").stdout)
     assert list(frame["case"]) == ["1f1b", "1f1b"]
