@@ -224,7 +224,7 @@ def _number(file: str, line: int, column: str, text: str) -> float | None:
         return None
     least, most = _BOUNDS[column]
     try:
-        value = float(text)
+        value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         value = math.nan
     require(least <= value <= most, file, f"line {line}: {column}", text, f"a number from {least:g} to {most:g}")

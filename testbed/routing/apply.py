@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.errors import BadInput
 from testbed.plan import routes
 from testbed.plan.background import background_bps
 from testbed.plan.network_state import network_at, planned
@@ -18,7 +17,7 @@ from testbed.planning.resolve import framing_of
 from testbed.routing.candidates import DirectionsByPlace
 from testbed.routing.demand import Commodity, commodities
 from testbed.routing.planner import DETOUR, USUAL_REACH, PlannedCases, Planner, PlannerInput, Reach
-from testbed.routing.policies import PolicyChoice, plan_with, route
+from testbed.routing.policies import PolicyChoice, each_once, plan_with, route
 from testbed.routing.routing_problem import RoutingProblem, routing_problem
 from testbed.search.incumbent import Watch
 
@@ -109,15 +108,11 @@ def with_policies(
     policy that is there twice.
     """
     plan = replace(plan, framing=framing_for(plan, reach.detour))
-    labels = [chosen.words for chosen in policies]
-    for number, label in enumerate(labels):
-        if label in labels[:number]:
-            raise BadInput.of("--policy", "policy", policies[number].label, "every policy once")
     made = [
         plan_with(chosen, PlannerInput(plan, reach, watch))
         if isinstance(chosen.policy, Planner)
         else _routed(plan, chosen, reach)
-        for chosen in policies
+        for chosen in each_once(policies)
     ]
     flows = tuple(dict.fromkeys(flow for planned_cases in made for flow in planned_cases.flows))
     cases, remarks = [], []

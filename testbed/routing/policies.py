@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,15 @@ def _function(policy: Policy | Planner) -> Callable[..., Any]:
 
 def _option_names(policy: Policy | Planner) -> list[str]:
     return list(inspect.signature(_function(policy)).parameters)[1:]
+
+
+def each_once(policies: Sequence[PolicyChoice]) -> Sequence[PolicyChoice]:
+    """These. Raises BadInput for a policy that is there twice, with the same options."""
+    words = [chosen.words for chosen in policies]
+    for number, chosen in enumerate(policies):
+        if chosen.words in words[:number]:
+            raise BadInput.of("--policy", "policy", chosen.label, "every policy once")
+    return policies
 
 
 def plan_with(chosen: PolicyChoice, task: PlannerInput) -> PlannedCases:

@@ -240,6 +240,10 @@ def test_values_are_shortened() -> None:
         (("predict", LONGHAUL, PP4, "--set", "schedules=[1f11b]"), "(did you mean 1f1b?)"),
         (("route", LONGHAUL, PP4, "--policy", "ecpm"), "(did you mean ecmp?)"),
         (("route", LONGHAUL, PP4, "--policy", "ecmp,sed=1"), "(did you mean seed?)"),
+        (
+            ("route", LONGHAUL, PP4, *(2 * ["--policy", "greedy"])),
+            "--policy: policy: got 'greedy', expected every policy once",
+        ),
         (("predict", "two-dc-longhal", PP4), "the name of a preset (did you mean two-dc-longhaul?)"),
         (("predict", "topologies/two-dc-longhal.yaml", PP4), "(did you mean topologies/two-dc-longhaul.yaml?)"),
         (("predict", "zzz", PP4), "zzz: file: got 'No such file or directory', expected a YAML file, or the name of"),

@@ -366,6 +366,8 @@ def test_a_trace_is_a_step_for_each_line(tmp_path: Path) -> None:
         ("at_s,delay_s,rate_bps\n1,2\n", "line 2: got .*, expected 3 values"),
         ("at_s,delay_s,rate_bps\n0,,x\n", "line 2: rate_bps: got 'x', expected a number from 1000 to 1e.15"),
         ("at_s,delay_s,rate_bps\n0,,1e6\n2,1,\n1,,1e6\n", "line 4: at_s: got '1', expected 2 or more, in order"),
+        ("at_s,delay_s,rate_bps\n1_0,1,\n", "line 2: at_s: got '1_0', expected a number from 0"),
+        ("at_s,delay_s,rate_bps\n0,\u0660.\u0663,\n", "line 2: delay_s: got '.*', expected a number from 0 to 10"),
         ("at_s,delay_s,rate_bps\n0,11,\n", "line 2: delay_s: got '11', expected a number from 0 to 10"),
         ("at_s,delay_s,rate_bps\n,1,\n", "line 2: at_s: got '', expected 0 or more, in order of time"),
     ],
