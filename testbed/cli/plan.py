@@ -279,7 +279,8 @@ def scheduled_and_routed(
         plan = with_adaptation(plan, asked.adapt, may=may_change(asked.vary or ()))
     elif asked.vary:
         raise BadInput.of("--vary", "option", asked.vary[0], "--adapt beside it: who changes that")
-    if asked.checkpoint or asked.elastic or asked.failure or asked.chaos:
+    recovers = asked.checkpoint, asked.elastic, asked.chaos, asked.failure or None
+    if any(given is not None for given in recovers):  # an empty text is refused by who reads it
         from testbed.goodput.recovering_plan import with_recovery
 
         plan = with_recovery(plan, asked.checkpoint, asked.failure or (), asked.chaos, asked.elastic)

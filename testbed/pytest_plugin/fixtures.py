@@ -110,10 +110,11 @@ _GRACE_S = 60.0
 
 
 def _named(schedules: Sequence[str], settings: Sequence[str]) -> list[str]:
+    """As options; a text by itself is one of them."""
     return [
         word
         for option, values in (("--schedule", schedules), ("--set", settings))
-        for value in values
+        for value in ([values] if isinstance(values, str) else values)
         for word in (option, value)
     ]
 

@@ -134,6 +134,9 @@ def test_options_are_read() -> None:
 @pytest.mark.parametrize(
     ("option", "text", "said"),
     [
+        ("--checkpoint", "", "--checkpoint: option: got ''"),
+        ("--elastic", "", "--elastic: option: got ''"),
+        ("--chaos", "", "--chaos: option: got ''"),
         ("--checkpoint", "every=0", "--checkpoint: every: got '0', expected 1 iteration or more"),
         ("--checkpoint", "every=5,every=6", "each once at most"),
         ("--checkpoint", "save=-1 s", "--checkpoint: save"),
