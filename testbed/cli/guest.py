@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 guest_app = typer.Typer(help="A guest of the virtual clock that is kept between commands.", no_args_is_help=True)
 
 _IDLE, _MEMORY = "600 s", "4 GiB"
-_LEAST_MEMORY, _MOST_MEMORY = 2 * 2**30, 1024 * 2**30
+_LEAST_MEMORY, _ENOUGH, _LEAST_IDLE_S = 2 * 2**30, 4 * 2**30, 1.0
 
 
 @guest_app.command("start")
@@ -37,14 +37,17 @@ def guest_start(
     """
     from testbed.cli.progress import Terminal
     from testbed.vm import kept_guest
+    from testbed.vm.guest_machine import memory_of_machine
 
     extras.require("train")
     idle_s = quantity("--idle", idle, TIME, "a time")
-    if idle_s <= 0:
-        raise BadInput.of("--idle", "option", idle, "more than 0 s")
+    if idle_s < _LEAST_IDLE_S:
+        raise BadInput.of("--idle", "option", idle, f"{show_time(_LEAST_IDLE_S)} or more")
     memory_bytes = quantity("--guest-memory", guest_memory, SIZE, "a size")
-    if not _LEAST_MEMORY <= memory_bytes <= _MOST_MEMORY:
-        raise BadInput.of("--guest-memory", "option", guest_memory, "2 GiB to 1024 GiB")
+    most = max(memory_of_machine(), _ENOUGH)  # what is not touched costs nothing
+    if not _LEAST_MEMORY <= memory_bytes <= most:
+        expected = f"2 GiB to {most / 2**30:.1f} GiB: this machine has no more"
+        raise BadInput.of("--guest-memory", "option", guest_memory, expected)
     reporter = Terminal(quiet=quiet)
     if (there := kept_guest.find()) is not None:
         reporter.say("ending the guest that is kept now ...")

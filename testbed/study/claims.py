@@ -330,11 +330,12 @@ class CrossingClaim(Claim):
         for line in lines.values():
             crossings = self._crossings(line, axis)
             low, high = self.between
-            words = ", ".join(evidence.axes[axis].show(at) for at in crossings) or "nowhere"
+            where = " and ".join(evidence.axes[axis].show(at) for at in crossings)
+            words = f"they cross at {axis} = {where}" if crossings else f"they cross nowhere along {axis}"
             at = crossings[0] if len(crossings) == 1 else math.nan
             share = min(at - low, high - at) / max(abs(high), abs(low)) if len(crossings) == 1 else -1.0
             trusted = all(place.trusts(self.one, self.other) for place in line)
-            margins.append(_Margin(share, f"they cross at {axis} = {words}", trusted))
+            margins.append(_Margin(share, words, trusted))
         return _concluded(self, self.places.of(evidence.cells), margins)
 
     def _crossings(self, line: Sequence[_Place], axis: str) -> list[float]:

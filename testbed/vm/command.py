@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,7 +145,7 @@ def _messages_mb(plan: Plan) -> int:
 
 def _require_memory(plan: Plan) -> None:
     messages_mb = _BASE_MB + _messages_mb(plan)
-    machine_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
+    machine_mb = guest_machine.memory_of_machine() // 2**20
     if messages_mb > machine_mb:
         jobs = listed([job.name for job in plan.jobs])
         needed, there = (f"{number / 1024:.1f} GiB" for number in (messages_mb, machine_mb))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -77,3 +78,8 @@ def cpu_has_amx(cpuinfo: str) -> bool:
 def time_travel(kernel: Kernel, seed: int) -> GuestMachine:
     """Our kernel, its random numbers drawn from `seed`."""
     return GuestMachine(kernel.path, True, seed, (), kernel.as_json(), kernel.seccomp)
+
+
+def memory_of_machine() -> int:
+    """What this machine has, in bytes: no guest can use more."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -10,7 +10,7 @@ import pytest
 from in_process import run_testbed
 
 from testbed.errors import ExitCode
-from testbed.vm import kept_guest
+from testbed.vm import guest_machine, kept_guest
 from testbed.vm.guest_machine import GuestMachine
 
 MACHINE = GuestMachine(Path("/nowhere"), True, 1, (), {"sha256": "abc"}, seccomp=True)
@@ -40,7 +40,15 @@ def test_status_and_stop_say_that_there_is_none(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--idle", "5"), ("--idle", "0 s"), ("--guest-memory", "2047 MiB"), ("--guest-memory", "2 PB")]
+    "words",
+    [
+        ("--idle", "5"),
+        ("--idle", "0 s"),
+        ("--idle", "999 ms"),
+        ("--guest-memory", "2047 MiB"),
+        ("--guest-memory", f"{max(4, guest_machine.memory_of_machine() // 2**30) + 1} GiB"),
+        ("--guest-memory", "2 PB"),
+    ],
 )
 def test_bad_options_start_nothing(place: Path, words: tuple[str, str]) -> None:
     done = run_testbed("guest", "start", *words)
