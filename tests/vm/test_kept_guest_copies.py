@@ -208,6 +208,7 @@ def test_who_goes_takes_the_copy_along_and_leaves_the_guest_as_does_a_copy_that_
                 assert (kept.place / name / "manifest.json").is_file()
                 assert not list((kept.place / name).rglob(".*.partial*")), "a file that was being written is left"
             wait_until(lambda: len(copies_below(before["process"])) == 1, "a copy goes on", 30)
+        wait_until(lambda: kept.guest("status")["running"] == 0, "the guest has not noticed", 30)
         after = kept.guest("status")
         assert (after["process"], after["running"]) == (before["process"], 0)
     wait_until_removed(lambda: Path("/dev/shm").glob("testbed-guest-*"), LIMIT_S)
