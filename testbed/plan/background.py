@@ -73,6 +73,15 @@ def route_of(network: NetworkState, flow: Background) -> Route:
     return route
 
 
+def carried_of(network: NetworkState, flow: Background, sent_bytes: float) -> list[tuple[int, float]]:
+    """Per direction that a flow crosses, what it carries on average of so many bytes: nobody sends lost ones again."""
+    found, left = [], sent_bytes
+    for index in route_of(network, flow):
+        left *= 1.0 - network.everything[index].loss
+        found.append((index, left))
+    return found
+
+
 def background_bps(plan: Plan, network: NetworkState) -> list[float]:
     """Per direction of a network, what background traffic takes of its rate: the most that each flow ever has."""
     taken = [0.0] * len(network.everything)
