@@ -16,7 +16,7 @@ from testbed.pipeline.problem import Problem
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
 from testbed.plan.timeline import BEGINNING, LinkEvent, LinkLost
-from testbed.planning.link_events import events_of
+from testbed.planning.link_events import direction_events
 from testbed.spec.document import FieldError
 from testbed.spec.event_text import EventText, check_names, read_event
 from testbed.units import show_span
@@ -112,7 +112,7 @@ class Truth(NamedTuple):
 def changes_of_links(plan: Plan, changes: Sequence[Change]) -> tuple[LinkEvent, ...]:
     """What becomes of links that are not lost, in order of time, as a run plays it. Raises BadInput."""
     reads = [("--event", each.read) for each in changes if each.read.what == "link" and not each.lost]
-    return events_of(reads, plan.network)
+    return direction_events(reads, plan.network)
 
 
 def truth_at(plan: Plan, changes: Sequence[Change], of_links: Sequence[LinkEvent], iteration: int) -> Truth:

@@ -17,7 +17,7 @@ from testbed.plan.plan import Plan
 from testbed.plan.routes import default_routes
 from testbed.planning.prediction import freely
 from testbed.planning.recoverable import require_recoverable
-from testbed.planning.resolve import beside, make_plan, overrides_of, with_clock
+from testbed.planning.resolve import make_plan, overrides_of, with_clock, with_traffic_beside
 from testbed.planning.schedules import choices_in_cases, choose, make, with_selected
 from testbed.schedule.schedule_file import RecordedSchedule
 from testbed.spec.document import override, validate
@@ -55,7 +55,7 @@ def made_anew(plan: Plan, settings: Sequence[str], source: str) -> Plan:
         validate(Workload, override(_workload_document(plan, job), of_workloads, source), source)
         for job in range(len(plan.jobs))
     ]
-    fresh = beside(with_clock(make_plan(topology, *workloads), plan.clock), plan.background, source)
+    fresh = with_traffic_beside(with_clock(make_plan(topology, *workloads), plan.clock), plan.background, source)
     selected = []
     for job in range(len(plan.jobs)):
         choices, kept = choose(fresh, job=job), _schedules(plan, job)

@@ -64,11 +64,11 @@ def route(
     from testbed.cli.progress import Terminal
     from testbed.planning.left_out import warnings
     from testbed.routing.apply import demands, framing_for
-    from testbed.routing.policies import choose, each_once
+    from testbed.routing.policies import choose, policies_once
     from testbed.routing.policy_comparison import PolicyComparison, compare
     from testbed.routing.rerouting import without
 
-    chosen = each_once([choose(text) for text in policy or ["shortest", "ecmp", "greedy"]])
+    chosen = policies_once([choose(text) for text in policy or ["shortest", "ecmp", "greedy"]])
     reach = options.reach_of(elephants_from, detour)
     plan = plan_of(what, workloads, schedule, settings, background=background, rounds=rounds, quiet=quiet, trust=trust)
     if not plan.cases:

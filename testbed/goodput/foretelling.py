@@ -45,10 +45,10 @@ def foretold_of_case(plan: Plan, case: Case) -> dict[str, Any]:
     """An entry of the same."""
     spans = spans_of_case(plan, case)
     failures = sum(span.failure is not None for span in spans)
-    return {"label": case.label, "failures": failures, "predicted": shares_in_words(spans, plan.jobs[0])}
+    return {"label": case.label, "failures": failures, "predicted": shares_document(spans, plan.jobs[0])}
 
 
-def shares_in_words(spans: Sequence[Span], job: Job) -> dict[str, float]:
+def shares_document(spans: Sequence[Span], job: Job) -> dict[str, float]:
     """What the time of a job went into, in seconds by name; its goodput, and samples where batches differ."""
     shares, workload = shares_of(spans, job.mesh.dp), job.workload
     found = shares._asdict() | {"total_s": shares.total_s, "goodput": shares.goodput}

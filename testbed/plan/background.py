@@ -73,7 +73,7 @@ def route_of(network: NetworkState, flow: Background) -> Route:
     return route
 
 
-def carried_of(network: NetworkState, flow: Background, sent_bytes: float) -> list[tuple[int, float]]:
+def carried_bytes(network: NetworkState, flow: Background, sent_bytes: float) -> list[tuple[int, float]]:
     """Per direction that a flow crosses, what it carries on average of so many bytes: nobody sends lost ones again."""
     found, left = [], sent_bytes
     for index in route_of(network, flow):

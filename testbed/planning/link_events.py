@@ -37,11 +37,11 @@ def link_events(
     """
     reads = [read for read in map(topology.event, topology.events) if read.what != "rank"]
     begins = {read.text: read.iteration for read in reads}
-    found = events_of([(source_of(topology, read, brought), read) for read in reads], network, at)
+    found = direction_events([(source_of(topology, read, brought), read) for read in reads], network, at)
     return tuple(event for event in found if event.at.iteration < max(iterations, begins[event.said] + 1))
 
 
-def events_of(
+def direction_events(
     reads: Sequence[tuple[str, EventText]], network: Network, at: Scales | None = None
 ) -> tuple[LinkEvent, ...]:
     """What texts of links and datacenters say, in order of time; what comes last is what a direction has.

@@ -171,7 +171,7 @@ def make_plan(
     check_events(plan, place_of)
     for job in jobs:
         _check_routes(network, job)
-    return _one_after_the_other(beside(plan, background_of(topology, network), topology.name))
+    return _one_after_the_other(with_traffic_beside(plan, background_of(topology, network), topology.name))
 
 
 def _at_worst(network: Network, events: Sequence[Event]) -> Network:
@@ -253,10 +253,10 @@ def load_plan(
 
 def with_background(plan: Plan, path: Path) -> Plan:
     """The plan with more traffic beside its jobs, that of a CSV file. Raises BadInput."""
-    return beside(plan, read_background(path, plan.network), str(path))
+    return with_traffic_beside(plan, read_background(path, plan.network), str(path))
 
 
-def beside(plan: Plan, flows: tuple[Background, ...], source: str) -> Plan:
+def with_traffic_beside(plan: Plan, flows: tuple[Background, ...], source: str) -> Plan:
     """The plan with more traffic beside its jobs. Raises BadInput, as of `source`."""
     for job in plan.jobs if flows else ():
         if job.workload.full_scale is not None:

@@ -15,8 +15,8 @@ from testbed.judge.comparison import RunJob, job_of, jobs_of, row_type
 from testbed.judge.messages import FlowMessages
 from testbed.judge.network_metric import LATER_OUTCOMES, CaseFairness
 from testbed.pipeline.memory import RankBytes
+from testbed.results.comparison_entries import AdaptationEntry, EventEntry, GoodputEntry, LinkEventEntry, check_together
 from testbed.results.damaged import as_document
-from testbed.results.told_contents import ToldAdaptation, ToldEvent, ToldGoodput, ToldLinkEvent, check_together
 from testbed.search.proof import Proof
 from testbed.spec.document import validate
 from testbed.thresholds import TIE
@@ -84,10 +84,10 @@ class _Comparison:
     fairness: tuple[CaseFairness, ...] = ()
     jobs: tuple[RunJob, ...] = ()
     """Of several: each has an entry for every case."""
-    events: tuple[ToldEvent, ...] = ()
-    link_events: tuple[ToldLinkEvent, ...] = ()
-    goodput: tuple[ToldGoodput, ...] = ()
-    adaptation: ToldAdaptation | None = None
+    events: tuple[EventEntry, ...] = ()
+    link_events: tuple[LinkEventEntry, ...] = ()
+    goodput: tuple[GoodputEntry, ...] = ()
+    adaptation: AdaptationEntry | None = None
 
 
 _TIMES = ("measured_s", "predicted_s", "predicted_on_this_host_s")

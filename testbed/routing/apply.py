@@ -17,7 +17,7 @@ from testbed.planning.resolve import framing_of
 from testbed.routing.candidates import DirectionsByPlace
 from testbed.routing.demand import Commodity, commodities
 from testbed.routing.planner import DETOUR, USUAL_REACH, PlannedCases, Planner, PlannerInput, Reach
-from testbed.routing.policies import PolicyChoice, each_once, plan_with, route
+from testbed.routing.policies import PolicyChoice, plan_with, policies_once, route
 from testbed.routing.routing_problem import RoutingProblem, routing_problem
 from testbed.search.incumbent import Watch
 
@@ -112,7 +112,7 @@ def with_policies(
         plan_with(chosen, PlannerInput(plan, reach, watch))
         if isinstance(chosen.policy, Planner)
         else _routed(plan, chosen, reach)
-        for chosen in each_once(policies)
+        for chosen in policies_once(policies)
     ]
     flows = tuple(dict.fromkeys(flow for planned_cases in made for flow in planned_cases.flows))
     cases, remarks = [], []

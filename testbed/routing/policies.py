@@ -129,7 +129,7 @@ def _option_names(policy: Policy | Planner) -> list[str]:
     return list(inspect.signature(_function(policy)).parameters)[1:]
 
 
-def each_once(policies: Sequence[PolicyChoice]) -> Sequence[PolicyChoice]:
+def policies_once(policies: Sequence[PolicyChoice]) -> Sequence[PolicyChoice]:
     """These. Raises BadInput for a policy that is there twice, with the same options."""
     words = [chosen.words for chosen in policies]
     for number, chosen in enumerate(policies):

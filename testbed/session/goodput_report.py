@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from testbed.goodput.foretelling import foretold_of_case, shares_in_words
+from testbed.goodput.foretelling import foretold_of_case, shares_document
 from testbed.goodput.spans import Span
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Plan
@@ -23,7 +23,7 @@ def goodput_entry(plan: Plan, done: TrainedCase) -> dict[str, Any]:
         "trained_again": len(trained) - len(set(trained)),
         "mtbf_s": _mtbf_s(measured),
         "predicted": foretold["predicted"],
-        "measured": shares_in_words(measured, plan.jobs[0]),
+        "measured": shares_document(measured, plan.jobs[0]),
         "spans": [_written(span) for span in measured],
     } | _of_links(plan, done)
 

@@ -10,7 +10,7 @@ from testbed.lab.background_senders import BackgroundSenders
 from testbed.lab.counters import LOSS_SIGNS
 from testbed.lab.lab import Lab
 from testbed.lab.shaping import LinkCounters
-from testbed.plan.background import carried_of
+from testbed.plan.background import carried_bytes
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Plan
 from testbed.plan.state_exchange import StateTraffic
@@ -112,7 +112,7 @@ class LabAccounts:
         if self._background is not None:
             network = network_at(plan, case)
             for flow, size in zip(plan.background, self._background.sent_bytes(), strict=True):
-                for index, carried in carried_of(network, flow, size):
+                for index, carried in carried_bytes(network, flow, size):
                     planned[index] = planned[index]._replace(wire_bytes=planned[index].wire_bytes + carried)
         rows = [link_row(row, carried) for row, carried in zip(links, planned, strict=True)]
         tcp = counted.tcp

@@ -19,7 +19,7 @@ from testbed.lab import datagram_sender
 from testbed.model.simulate import makespan, simulate
 from testbed.pipeline.link import LinkChange
 from testbed.plan import costs
-from testbed.plan.background import DATAGRAM_BYTES, carried_of, every_s, spans_of, streams_on
+from testbed.plan.background import DATAGRAM_BYTES, carried_bytes, every_s, spans_of, streams_on
 from testbed.plan.network_state import planned as network_of
 from testbed.plan.plan import Background, Plan, RateChange
 from testbed.planning import file
@@ -211,11 +211,11 @@ def test_what_links_lose_of_datagrams_is_not_carried_further() -> None:
     links = [{"between": list(pair), **ends} for pair in ("ac", "cb")]
     plan, flow = planned({**LINE, "datacenters": sites, "links": links}, job("first", 0)), Background("a", "b", 10e6)
     network = network_of(plan.network)
-    first, second = (index for index, _ in carried_of(network, flow, 1000.0))
-    assert carried_of(network, flow, 1000.0) == [(first, 1000.0), (second, 1000.0)]
+    first, second = (index for index, _ in carried_bytes(network, flow, 1000.0))
+    assert carried_bytes(network, flow, 1000.0) == [(first, 1000.0), (second, 1000.0)]
     losing = list(network.links)
     losing[first], losing[second] = losing[first]._replace(loss=0.1), losing[second]._replace(loss=0.5)
-    assert carried_of(replace(network, links=tuple(losing)), flow, 1000.0) == [(first, 900.0), (second, 450.0)]
+    assert carried_bytes(replace(network, links=tuple(losing)), flow, 1000.0) == [(first, 900.0), (second, 450.0)]
 
 
 def test_a_stream_begins_half_a_distance_behind_the_start_and_behind_a_change() -> None:

@@ -1,4 +1,4 @@
-"""What comparison.json must hold of events, failures and controllers for a report; see contents.py."""
+"""Entries of comparison.json about events, failures and controllers: what a report needs in each; see contents.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Around:
 
 
 @dataclass(frozen=True)
-class ToldEvent:
+class EventEntry:
     """An entry of `events`; see session/event_report.py."""
 
     label: str
@@ -44,7 +44,7 @@ class _OfJob:
 
 
 @dataclass(frozen=True)
-class ToldLinkEvent:
+class LinkEventEntry:
     """An entry of `link_events`; see session/event_report.py."""
 
     label: str
@@ -82,7 +82,7 @@ class _States:
 
 
 @dataclass(frozen=True)
-class ToldGoodput:
+class GoodputEntry:
     """An entry of `goodput`; see session/goodput_report.py."""
 
     label: str
@@ -122,7 +122,7 @@ class _Adapted:
 
 
 @dataclass(frozen=True)
-class ToldAdaptation:
+class AdaptationEntry:
     """`adaptation`; see session/adapting_lab.py."""
 
     controller: str
