@@ -49,7 +49,9 @@ def advise(
         ),
     ] = None,
     policy: options.Policies = None,
-    top: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many to show, the best first.")] = 10,
+    top: Annotated[
+        int, typer.Option(min=1, max=1000, metavar="N", help="How many to show, the best first (confirmed: all).")
+    ] = 10,
     limit: Annotated[
         str, typer.Option(metavar="TIME", help="For the search; what is not tried by then is said.")
     ] = _LIMIT,
@@ -80,7 +82,7 @@ def advise(
     network, (job,) = load_files(topology, workload, settings=settings or [])
     shapes = (axes or (), microbatch_size or (), memory_limit or ())
     grid, reporter = _grid(network, job, shapes, schedule or (), policy or ()), Terminal(quiet=quiet)
-    answer = _advised(network, job, grid, top, limit_s, reporter)
+    answer = _advised(network, job, grid, max(top, confirm), limit_s, reporter)
     _show(_confirmed(answer, confirm, out, wall_limit, reporter) if confirm else answer, as_json=as_json)
 
 

@@ -143,16 +143,19 @@ def _write_and_show(made: Plan, out: Path, remarks: Sequence[str], *, as_json: b
     written then."""
     from testbed.cli import plan_tables
     from testbed.cli.full_scale_tables import derivation_lines, full_scale_tables
+    from testbed.cli.goodput_tables import foretold_lines
     from testbed.full_scale.derivation import derivation
     from testbed.full_scale.similitude_bound import full_scale_times
+    from testbed.goodput.foretelling import foretold_goodput
     from testbed.planning import file
 
     warned = _warnings(made)
     write_output(out, file.to_json(made), "--out")
     derived = [line for job in made.jobs for line in derivation(made, job)]
+    foretold = foretold_goodput(made)
     if as_json:
-        facts = {"written_to": str(out), "cases": [case.label for case in made.cases], "left_out": dict(made.left_out)}
-        facts["warnings"] = warned
+        facts: dict[str, object] = {"written_to": str(out), "cases": [case.label for case in made.cases]}
+        facts |= {"left_out": dict(made.left_out), "warnings": warned} | ({"goodput": foretold} if foretold else {})
         options.emit(facts | {"derivation": [line._asdict() for line in derived], "full_scale": full_scale_times(made)})
         return
     console = options.stdout_console(140)
@@ -161,7 +164,7 @@ def _write_and_show(made: Plan, out: Path, remarks: Sequence[str], *, as_json: b
         times = full_scale_tables(list(full_scale_times(made).items()), console.width)
         options.show(console, derivation_lines(derived), *times)
     plan_tables.print_remarks(console, made)
-    options.show(console, *remarks, *options.warnings(warned))
+    options.show(console, *remarks, *options.warnings(warned), *foretold_lines(foretold))
     console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 

@@ -115,7 +115,7 @@ def print_remarks(console: Console, plan: Plan) -> None:
         for remark in chosen.remarks
     }
     for line in (*remarks, *(f"left out: {reason}" for reason in plan.left_out.values())):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False)
 
 
 def prediction_tables(plan: Plan, rows: Sequence[PredictedRow], width: int) -> list[Table]:

@@ -165,12 +165,14 @@ def _show(run: Run, directory: Path, wanted: Collection[ReportPart], changed: Se
 def judged_again(directory: Path, comparison: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """A run's comparison with the verdict and the metric that its data files give, and for what it said something else.
 
-    Raises BadInput where there is no verdict, a file of the evidence is missing, or the comparison has other times.
+    Raises BadInput where there is no verdict, a file of the evidence is missing, or the comparison has other times or
+    another goodput.
     """
     from testbed.judge.evidence import judge
     from testbed.results.destination import COMPARISON
     from testbed.results.metric_recheck import fairness_again, same
-    from testbed.results.recheck import evidence_by_name, name_of, require_times
+    from testbed.results.recheck import evidence_by_name, name_of, require_goodput, require_times
+    from testbed.results.run_files import RunFiles
 
     if not comparison["schedules"]:
         raise BadInput.of(str(directory), "finished schedules", 0, "one or more: there is no verdict to repeat")
@@ -190,6 +192,9 @@ def judged_again(directory: Path, comparison: dict[str, Any]) -> tuple[dict[str,
         was = row | {"checks": [{"not_taken": ""} | check for check in row["checks"]]}
         if rows[-1] != {"not_taken": []} | was:
             changed.append(name_of(row))
+    for place, entry in enumerate(comparison.get("goodput", ())):
+        (job,) = RunFiles(directory).plan.jobs
+        require_goodput(entry, job, str(directory / COMPARISON), f"goodput.{place}")
     fairness = json.loads(json.dumps([asdict(case) for case in fairness_again(directory)]))
     for was, now in zip(comparison.get("fairness", ()), fairness, strict=True):
         if not same(was, now):

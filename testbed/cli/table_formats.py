@@ -253,6 +253,8 @@ NEVER = "never ends"
 """A cell among times; in CSV the number inf."""
 _BOTH = "m/p"
 """In a heading: cells are "measured / predicted"."""
+_ALL_BOTH = "measured / predicted"
+"""In a title: such cells are in all columns that have any."""
 
 
 def _csv(table: _Columns) -> str:
@@ -264,7 +266,7 @@ def _csv(table: _Columns) -> str:
     columns: list[tuple[str, list[str]]] = []
     for number, (heading, cells) in enumerate(zip(table.headings, table.cells, strict=True)):
         shown = _filled(cells) if number == 0 else cells
-        for name, part in _parts(heading, shown):
+        for name, part in _parts(heading, shown, both=_BOTH in heading or _ALL_BOTH in table.title):
             columns += _numbers(name, part, table.units[number]) or [(name, part)]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -280,12 +282,13 @@ def _filled(cells: Sequence[str]) -> list[str]:
     return filled
 
 
-def _parts(heading: str, cells: list[str]) -> list[tuple[str, list[str]]]:
+def _parts(heading: str, cells: list[str], *, both: bool) -> list[tuple[str, list[str]]]:
     """The column, or what was measured and what was predicted, which a cell shows beside each other."""
     pairs = [cell.split(" / ") for cell in cells]
-    if _BOTH not in heading or any(len(pair) != 2 for pair in pairs):
+    if not both or any(len(pair) != 2 for pair in pairs):
         return [(heading, cells)]
-    words = (heading.replace(_BOTH, word) for word in ("measured", "predicted"))
+    joined = heading if _BOTH in heading else f"{heading} {_BOTH}"
+    words = (joined.replace(_BOTH, word) for word in ("measured", "predicted"))
     return [(word, [pair[place] for pair in pairs]) for place, word in enumerate(words)]
 
 

@@ -147,7 +147,9 @@ def judge(case: CaseEvidence) -> list[Check]:
     checks = [
         *_given(case),
         *([execution_check(case.executed, case.planned, case.takes_part)] if case.planned else []),
-        *fidelity.run_checks(rows, case.comparable_s, paced=case.paced, spread=_spread(case)),
+        *fidelity.run_checks(
+            rows, case.comparable_s, paced=case.paced, spread=_spread(case), lossless=case.network.lossless
+        ),
         fidelity.network_check(case.network),
         *_of_network(case),
         numerics.loss_check([row.loss for row in case.rows], case.reference),

@@ -146,12 +146,17 @@ def share_check(
 
 
 def run_checks(
-    rows: Sequence[IterationRow], times_s: NDArray[np.float64], *, paced: bool, spread: Limit = SPREAD
+    rows: Sequence[IterationRow],
+    times_s: NDArray[np.float64],
+    *,
+    paced: bool,
+    spread: Limit = SPREAD,
+    lossless: bool = True,
 ) -> list[Check]:
     """What the measured iterations themselves tell; the middle half of their times, as far as they can be compared with
-    each other, may `spread` by so much."""
+    each other, may `spread` by so much. `lossless`: whether the experiment asked for a network without loss."""
     checks = [_memory(rows), _starts(rows), _spread(times_s, spread)]
-    return [_slots(rows), *checks] if paced else checks
+    return [_slots(rows, lossless=lossless), *checks] if paced else checks
 
 
 def _memory(rows: Sequence[IterationRow]) -> Check:
@@ -162,13 +167,13 @@ def _memory(rows: Sequence[IterationRow]) -> Check:
     return Check("microbatches held", found, "as ordered", why, (reason,) if off else ())
 
 
-def _slots(rows: Sequence[IterationRow]) -> Check:
+def _slots(rows: Sequence[IterationRow], *, lossless: bool) -> Check:
     share = sum(row.overruns for row in rows) / sum(row.actions for row in rows)
     worst = max(row.worst_overrun_s for row in rows)
     reason = (
         f"{share:.1%} of the actions did not fit into their slots (worst by {worst * 1e3:.1f} ms, "
         f"limit {OVERRUN_SHARE.value:.0%}): longer pacing or a smaller model is needed"
-    )
+    ) + ("" if lossless else ", unless that is what tensor ranks waited for packets that were lost")
     return share_check("actions beyond their slots", share, OVERRUN_SHARE, reason)
 
 

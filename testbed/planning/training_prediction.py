@@ -125,7 +125,7 @@ def simulate_training(
     late = next((event for _, event in left if event.said not in begun), None)
     if late is not None and ends and strict:
         shown = f"{show_time(training.ends_s)} in iteration {last.rounds[-1] - warmup}"
-        raise BadInput.of(plan.network.name, "events", late.said, f"a moment before {shown}, when the training is over")
+        raise BadInput.of("event", "at", late.said, f"a moment before {shown}, when the training is over")
     numbers = [number for number in training.traces if number in last.rounds or number == last.rounds.start]
     placed = tuple(one for one in training.placed if one.round in last.rounds)
     loads = {number: training.loads[number] for number in numbers}
@@ -244,7 +244,7 @@ class _Training:
             held = self._state.held
             one = next(one for one in reversed(self.placed) if one.event.direction in held and not one.event.sends)
             expected = "under netem, an outage that is over in the iteration that it begins in; the relay plays others"
-            raise BadInput.of(self._plan.network.name, "events", one.event.said, expected)
+            raise BadInput.of("event", "end", one.event.said, expected)
 
     def _refuse_waiting(self) -> None:
         """Raises BadInput where background traffic waits for a link that sends nothing as the iteration ends: it would
@@ -253,14 +253,14 @@ class _Training:
         for one in reversed(self.placed):
             if one.event.direction in crossed.intersection(self._state.held) and one.event.sends is False:
                 expected = "an outage that is over in the iteration that it begins in, beside background traffic"
-                raise BadInput.of(self._plan.network.name, "events", one.event.said, expected)
+                raise BadInput.of("event", "end", one.event.said, expected)
 
     def _refuse_lost(self, lost: frozenset[int]) -> None:
         """Raises BadInput where a link is lost that keeps what came in an outage: TCP would send that again."""
         for one in reversed(self.placed):
             if one.event.direction in lost.intersection(self._state.held) and one.event.sends is False:
                 expected = "an outage that is over before its link is lost"
-                raise BadInput.of(self._plan.network.name, "events", one.event.said, expected)
+                raise BadInput.of("event", "end", one.event.said, expected)
 
     def _end(self, number: int, trace: Trace | None, loads: Sequence[Load] | None) -> None:
         """A round that never ends has no prediction: what stood for it before stays, if there was anything."""

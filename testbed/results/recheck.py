@@ -14,12 +14,15 @@ import numpy as np
 from testbed.errors import require
 from testbed.goodput.elastic_spans import continued
 from testbed.goodput.elastic_training import iterations_of_ranks
+from testbed.goodput.foretelling import shares_document
+from testbed.goodput.spans import Span, Spending
 from testbed.judge.evidence import CaseEvidence, Profiling, judge
 from testbed.judge.execution import executed_rows, planned_rows
 from testbed.judge.fidelity import Check, DisturbedTry
 from testbed.judge.messages import by_flow, by_iteration
 from testbed.pipeline.ir import Row
 from testbed.plan.events import at_work
+from testbed.plan.plan import Job
 from testbed.results.load import load_run
 from testbed.results.run_files import RunFiles
 from testbed.trace.predictions import predicted_times_s
@@ -53,9 +56,36 @@ def require_times(row: Mapping[str, Any], evidence: CaseEvidence, source: str, a
     measured_s = float(of_all([one.makespan_s for one in evidence.measured]))
     error = measured_s / evidence.predicted_s - 1
     expected = {"measured_s": measured_s, "predicted_s": evidence.predicted_s, "error": error}
+    _require_same(row, expected, source, at, "as the data files say")
+
+
+def require_goodput(entry: Mapping[str, Any], job: Job, source: str, at: str) -> None:
+    """That an entry of `goodput`, which stands `at` a place of `source`, has the shares that its spans add up to, and
+    foretold shares that add up.
+
+    Raises BadInput naming the first one that it has not.
+    """
+    spans = [
+        Span(
+            Spending(one["what"]),
+            one["iteration"],
+            one["begin_s"],
+            one["end_s"],
+            replicas=tuple(one.get("replicas", ())),
+        )
+        for one in entry["spans"]
+    ]
+    _require_same(entry["measured"], shares_document(spans, job), source, f"{at}.measured", "as its spans add up to")
+    foretold = entry["predicted"]
+    total_s = sum(foretold.get(f"{name}_s", 0.0) for name in ("kept", "away", "lost", "saving", "restarting"))
+    sums = {"total_s": total_s, "goodput": foretold["kept_s"] / total_s}
+    _require_same(foretold, sums, source, f"{at}.predicted", "as its shares add up to")
+
+
+def _require_same(said: Mapping[str, Any], expected: Mapping[str, float], source: str, at: str, whence: str) -> None:
     for name, value in expected.items():
-        good = math.isclose(row[name], value, rel_tol=_SAME, abs_tol=_SAME)
-        require(good, source, f"{at}.{name}", row[name], f"{value:.9g}, as the data files say")
+        good = math.isclose(said[name], value, rel_tol=_SAME, abs_tol=_SAME)
+        require(good, source, f"{at}.{name}", said[name], f"{value:.9g}, {whence}")
 
 
 _SAME = 1e-6

@@ -140,7 +140,8 @@ def read_event(text: str) -> EventText:
         before += f" for {lasting}"
     iteration, seconds, until = _moment(when)
     slower = re.fullmatch(r"(?:(\S+) )?rank (\S+)(?: (.*))?", before)
-    if slower is not None and slower[1] not in ("link", "datacenter"):
+    # "link rank down" is of a link called rank, "link rank 3 slower x2" of a job called link
+    if slower is not None and (slower[1] not in ("link", "datacenter") or slower[2].isdecimal()):
         rank, factor = _slower(slower, before)
         return EventText(
             " ".join(text.split()),

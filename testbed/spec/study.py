@@ -230,7 +230,7 @@ def _plain(text: str) -> Any:
 
 
 def spread(text: str) -> list[Any]:
-    """The values of a range, to four digits: numbers, whole where all are, or texts with a unit.
+    """The values of a range, to four digits: numbers, or texts with a unit.
 
     Raises ValueError in words.
     """
@@ -251,8 +251,8 @@ def spread(text: str) -> list[Any]:
     numbers = [first * (last / first) ** at if log else first + (last - first) * at for at in step]
     if unit:
         return [f"{number:.4g} {unit}" for number in numbers]
-    whole = all(math.isclose(number, round(number), abs_tol=1e-9) for number in numbers)
-    return [round(number) if whole else float(f"{number:.4g}") for number in numbers]
+    whole = [math.isclose(number, round(number), abs_tol=1e-9) for number in numbers]
+    return [round(number) if one else float(f"{number:.4g}") for number, one in zip(numbers, whole, strict=True)]
 
 
 def _units_with(unit: str) -> dict[str, float]:

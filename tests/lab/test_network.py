@@ -176,7 +176,7 @@ def test_default_transport_is_left_alone_and_slower() -> None:
     tuned = in_sandbox(transfer, "otn-lossless", size)
     default = in_sandbox(transfer, "tcp-default", size)
     assert default["sysctls"]["net.ipv4.tcp_slow_start_after_idle"] == "1"
-    assert sum(default["times"]) > 1.3 * sum(tuned["times"])
+    assert min(default["times"]) > 1.3 * min(tuned["times"])  # a busy machine adds to some of them
 
 
 @pytest.mark.parametrize("control", ["cubic", "bbr"])

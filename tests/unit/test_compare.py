@@ -112,3 +112,13 @@ def test_what_makes_a_run_untrusted(run: list[IterationRow], network: NetworkEvi
 def test_an_experiment_that_asked_for_loss_may_lose() -> None:
     lossy = NetworkEvidence(drops=3, retransmits=9, other={"TcpExtPruneCalled": 1}, lossless=False)
     assert reasons(rows(1.0), lossy) == []
+
+
+def test_an_action_that_waits_for_what_was_lost_need_not_be_too_long() -> None:
+    """Tensor ranks exchange within their actions."""
+    long = [one._replace(overruns=2) for one in rows(1.0)]
+    for lossless in (True, False):
+        (check,) = [
+            one for one in run_checks(long, np.ones(3), paced=True, lossless=lossless) if "slots" in one.question
+        ]
+        assert ("waited for packets that were lost" in check.reasons[0]) is not lossless

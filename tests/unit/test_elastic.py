@@ -31,6 +31,8 @@ from testbed.plan.traffic import planned_traffic
 from testbed.planning import file
 from testbed.planning.fewer_replicas import job_of, ranks_of, with_replicas
 from testbed.planning.prediction import predict_training
+from testbed.planning.resolve import load_plan
+from testbed.results.recheck import require_goodput
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.renumbered import counted_anew, numbered_as
 from testbed.train.assignment import ReferenceOutcome
@@ -357,6 +359,8 @@ def test_predict_says_what_is_foretold_of_replicas_that_are_left(tmp_path: Path)
     done = run_testbed("plan", *job, *small, *fails, "-o", tmp_path / "plan.json", "-q")
     assert done.returncode == 0, done.stderr
     said = json.loads(run_testbed("predict", tmp_path / "plan.json", "--json").stdout)
+    of_plan = run_testbed("plan", *job, *small, *fails, "-o", tmp_path / "same.json", "-q", "--json")
+    assert json.loads(of_plan.stdout)["goodput"] == said["goodput"]
     plan = file.read(tmp_path / "plan.json")
     training = elastic_training(plan, plan.cases[0])
     rounds = range(warmup := plan.jobs[0].workload.warmup, warmup + plan.jobs[0].workload.iterations)
@@ -368,3 +372,27 @@ def test_predict_says_what_is_foretold_of_replicas_that_are_left(tmp_path: Path)
     assert (goodput["failures"], goodput["predicted"]["goodput"]) == (2, pytest.approx(shares.goodput))
     line = f"1f1b: goodput {shares.goodput:.2%} of {show_time(shares.total_s)} with 2 failures, predicted"
     assert run_testbed("predict", tmp_path / "plan.json").stdout.splitlines()[-1] == line
+    assert line in done.stdout.splitlines()
+
+
+def test_an_edited_goodput_is_noticed() -> None:
+    """Of three iterations the second was lost, and two replicas of three trained it again."""
+    (job,) = load_plan(
+        ROOT / "topologies/two-dc-longhaul.yaml",
+        ROOT / "workloads/tiny-gpt-pp4.yaml",
+        settings=["parallelism.data=3", "parallelism.pipeline=2"],
+    ).jobs
+    spans = [("train", 0, 0.0, 1.0), ("train", 1, 1.0, 1.5), ("restart", 1, 1.5, 1.75), ("train", 1, 1.75, 2.75)]
+    kept = [{"replicas": [0, 1, 2]}] * 2 + [{"replicas": [0, 1]}] * 2
+    shares = {"kept_s": 5 / 3, "away_s": 1 / 3, "lost_s": 0.5, "saving_s": 0.0, "restarting_s": 0.25, "total_s": 2.75}
+    shares["goodput"] = shares["kept_s"] / 2.75
+    of_samples = job.workload.microbatches * job.workload.microbatch_size
+    measured = shares | {"samples": 5 * of_samples, "samples_per_s": 5 * of_samples / 2.75}
+    names = ("what", "iteration", "begin_s", "end_s")
+    written = [dict(zip(names, span, strict=True)) | replicas for span, replicas in zip(spans, kept, strict=True)]
+    entry = {"spans": written, "measured": measured, "predicted": shares}
+    require_goodput(entry, job, "comparison.json", "goodput.0")
+    for of, name in (("measured", "goodput"), ("measured", "lost_s"), ("predicted", "goodput")):
+        edited = entry | {of: {**measured, name: 0.9}}
+        with pytest.raises(BadInput, match=f"comparison.json: goodput.0.{of}.{name}: got 0.9, expected 0"):
+            require_goodput(edited, job, "comparison.json", "goodput.0")

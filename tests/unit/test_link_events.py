@@ -127,7 +127,10 @@ def test_any_other_text_is_an_error_with_words(text: str, begins: str) -> None:
         (["link {north} rate 5 % at iteration 9"], "error: --event: link .*at.iteration: got 9, expected 0 to 1"),
         (["datacenter x down for 1 s at 1 s"], "got 'x', expected one of the datacenters that have links"),
         (["link {north} a -> b rate 5 % at 1 s"], "got 'a -> b', expected"),
-        (["link {north} rate 5 % at 60 s"], "events: got 'link .* rate 5 % at 60 s', expected a moment before"),
+        (
+            ["link {north} rate 5 % at 60 s"],
+            "error: event: at: got .link .* at 60 s., expected a moment before",
+        ),
     ],
 )
 def test_the_command_says_what_is_wrong(words: list[str], expected: str) -> None:
@@ -144,7 +147,7 @@ def test_an_outage_that_netem_cannot_play_is_refused_before_anything_starts() ->
     words = ("run", "two-dc-longhaul", "tiny-gpt-pp4", "--clock", "virtual", "--schedule", "1f1b", "--event", event)
     done = run_testbed(*words, "--shaper", "netem", COLUMNS="500")
     assert done.returncode == 2, done.stderr
-    assert f"events: got '{event}', expected under netem, an outage that is over in the iteration" in done.stderr
+    assert f"event: end: got '{event}', expected under netem, an outage that is over in the iteration" in done.stderr
 
 
 @pytest.mark.parametrize("does", ["lost", "jitter 3 s"])

@@ -18,6 +18,7 @@ from testbed.planning.drawn_iterations import rank_changes, slower_ranks
 from testbed.planning.prediction import predict_training
 from testbed.planning.resolve import load_plan
 from testbed.planning.schedules import choose, make, with_selected
+from testbed.spec.event_text import read_event
 from testbed.trace.predictions import predicted_times_s
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,12 @@ def test_slots_are_longer_from_an_iteration_on_until_another() -> None:
     shares = [(slots_of(workload, STAGES, number, slower) / plain)[0, :, 0, 0] for number in range(2, 7)]
     assert [round(float(share[2]), 9) for share in shares] == [1, 1.5, 3, 2, 2]
     assert all((share[[0, 1, 3]] == 1).all() for share in shares)
+
+
+def test_a_job_may_be_called_as_what_an_event_is_of() -> None:
+    """And a link or a datacenter `rank`."""
+    one, other = read_event("link rank 3 slower x2 at 4"), read_event("link rank down at 4")
+    assert (one.what, one.name, one.rank, other.what, other.name) == ("rank", "link", 3, "link", "rank")
 
 
 def test_every_iteration_is_predicted_with_the_slots_that_it_has() -> None:

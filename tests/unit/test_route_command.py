@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.cli.options import ELEPHANTS, reach_of
 from testbed.errors import BadInput
+from testbed.model.network import Floats
 from testbed.plan import routes
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan, TrafficKind
@@ -25,6 +26,7 @@ from testbed.planning.schedules import choose as choose_schedules
 from testbed.planning.schedules import make
 from testbed.routing import policy_comparison
 from testbed.routing.apply import demands, with_policies
+from testbed.routing.completion_times import quantiles
 from testbed.routing.demand import commodities
 from testbed.routing.planner import ELEPHANT_BYTES, Reach
 from testbed.routing.policies import choose
@@ -270,12 +272,25 @@ def test_completion_times_are_those_of_the_predicted_trace() -> None:
         counted = messages[np.array(over_links) & (messages["kind"] != NOTICE)]
         taken.append(counted["arrived_s"] - counted["sent_s"])
     assert found["greedy"]["messages"] == found["ecmp"]["messages"] == len(taken[0]) > 50
-    expected = sorted(np.percentile(times, 99) for times in taken[1:])
+    expected = sorted(by_when(times, 99) for times in taken[1:])
     assert sorted(draw["p99_s"] for draw in found["ecmp"]["draws"]) == pytest.approx(expected)
-    assert found["ecmp"]["p95_s"] == pytest.approx(np.percentile(np.concatenate(taken[1:]), 95))
-    assert found["greedy"]["median_s"] == pytest.approx(np.median(taken[0]))
+    assert found["ecmp"]["p99_s"] <= max(expected)
+    assert found["ecmp"]["p95_s"] == pytest.approx(by_when(np.concatenate(taken[1:]), 95))
+    assert found["greedy"]["median_s"] == pytest.approx(by_when(taken[0], 50))
     assert found["greedy"]["max_s"] == pytest.approx(taken[0].max())
     assert found["ecmp"]["p99_s"] != found["greedy"]["p99_s"]
+
+
+def by_when(times: Floats, percent: int) -> float:
+    """The first instant by which so many have come."""
+    return float(np.sort(times)[-(-len(times) * percent // 100) - 1])
+
+
+def test_of_all_seeds_no_share_is_later_than_of_the_worst_seed() -> None:
+    """Between two values there may be a gap, into which a mean of the two would fall."""
+    first, second = np.array([1.0] * 99 + [9.0]), np.array([1.0] * 98 + [8.0] * 2)
+    both = quantiles(np.concatenate([first, second]))
+    assert both.p99_s == 8.0 == max(quantiles(first).p99_s, quantiles(second).p99_s)
 
 
 def test_there_is_no_distribution_of_nothing(tmp_path: Path) -> None:

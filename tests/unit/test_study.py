@@ -52,6 +52,7 @@ def study_file(directory: Path, **fields: Any) -> Path:
     ("text", "values"),
     [
         ("1..80ms/3", ["1 ms", "40.5 ms", "80 ms"]),
+        ("2..5/3", [2, 3.5, 5]),
         ("0 .. 1 s / 2", ["0 s", "1 s"]),
         ("500us..2ms/4", ["0.5 ms", "1 ms", "1.5 ms", "2 ms"]),
         ("1ms..1s/4 log", ["0.001 s", "0.01 s", "0.1 s", "1 s"]),

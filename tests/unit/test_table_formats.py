@@ -165,6 +165,17 @@ def test_a_unit_that_only_the_title_says_counts() -> None:
     assert written(made, TableFormat.csv) == "flow,late [s]\n0 -> 1,0.00125\n"
 
 
+def test_a_title_says_what_stands_before_the_stroke() -> None:
+    key = Column("schedule", ["gpipe", "1f1b"], left=True)
+    held = Column("activations", ["1.5 kB / 2 kB", "800 B / -"])
+    made = table(key, held, Column("limit", ["-", "3 kB"]), title="memory, measured / predicted")
+    assert written(made, TableFormat.csv).splitlines() == [
+        "schedule,activations measured [B],activations predicted [B],limit [B]",
+        "gpipe,1500,2000,",
+        "1f1b,800,,3000",
+    ]
+
+
 def test_equal_headings_say_whose_they_are() -> None:
     made = table(
         Column("\nlink", ["a"]),
