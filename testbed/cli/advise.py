@@ -49,9 +49,7 @@ def advise(
         ),
     ] = None,
     policy: options.Policies = None,
-    top: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="N", help="How many to show, the best first (confirmed: all).")
-    ] = 10,
+    top: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many to show, the best first.")] = 10,
     limit: Annotated[
         str, typer.Option(metavar="TIME", help="For the search; what is not tried by then is said.")
     ] = _LIMIT,
