@@ -26,7 +26,7 @@ ANSWER_S = 30.0
 _GONE = -1000
 """In place of the exit status of a rank of which nothing is known any more."""
 
-_TORCHRUN_S = 0.5
+_TORCHRUN_S = 5.0
 """torchrun ends the processes of a machine one after the other: by then it has told rank 0, after its keeper."""
 
 _LOG_LINES = 20
@@ -98,6 +98,7 @@ class Keepers:
                 try:
                     told = line.recv()
                 except (EOFError, OSError):
+                    wait_for_torchrun(rank)
                     raise RunFailed(f"{self.called(rank)} {how_gone()}") from None
                 here_s = time.monotonic_ns() * 1e-9
                 if isinstance(told, RemoteEnd):
@@ -148,6 +149,13 @@ class Keepers:
     def reach_s(self) -> float:
         """How long a word lately took to the farthest rank and back."""
         return max(self._round_trips_s, default=0.0)
+
+
+def wait_for_torchrun(gone: int) -> None:
+    """The keeper of a rank is gone. That of rank 0 is on this machine: where torchrun has ended it, this process comes
+    next, and that has to be said. Its handler of SIGTERM raises RunFailed meanwhile."""
+    if gone == 0:
+        time.sleep(_TORCHRUN_S)
 
 
 def how_gone() -> str:
@@ -208,8 +216,7 @@ class RemoteWorkers(ConnectedWorkers):
     def _gone(self, teller: Connection) -> None:
         self.tellers.remove(teller)
         rank = self._teller_of[teller]
-        if self._ranks[rank] == 0:
-            time.sleep(_TORCHRUN_S)  # whose end has to be said, not that of its keeper
+        wait_for_torchrun(self._ranks[rank])
         self._ended[rank] = _GONE
 
     def _how(self, status: int) -> str:
