@@ -51,10 +51,25 @@ def happened(subject: Subject) -> dict[int, list[str]]:
 
 
 def events_list(subject: Subject) -> Markup:
-    """The same in words, for below the chart; empty where nothing happened."""
-    found = happened(subject)
-    said = [tag("li", f"iteration {number}: {'; '.join(events)}") for number, events in found.items()]
+    """The same in words, for below the chart; empty where nothing happened. Events say when they come by measured
+    iterations, the chart counts warm-up: both numbers are given."""
+    found, warmup = happened(subject), _warmup(subject)
+
+    def called(number: int) -> str:
+        which = "warm-up" if number in warmup else f"measured {number - len(warmup)}"
+        return f"iteration {number} ({which})" if warmup else f"iteration {number}"
+
+    said = [tag("li", f"{called(number)}: {'; '.join(events)}") for number, events in found.items()]
     return tag("ul", *said, class_="small") if said else Markup("")
+
+
+def _warmup(subject: Subject) -> set[int]:
+    """The iterations that count for no case."""
+    if subject.lacks("iterations.parquet"):
+        return set()
+    table = frame_of(subject.directory / "iterations.parquet", ["iteration", "warmup"])
+    never = table["warmup"].astype(bool).groupby(table["iteration"]).all()
+    return {int(number) for number in never.index[never]}
 
 
 def seconds_of_case(subject: Subject, label: str) -> float:

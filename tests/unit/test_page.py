@@ -440,6 +440,21 @@ def test_timelines_have_what_became_of_links_when_it_was(tmp_path: Path, generat
         assert not any(events.values())
 
 
+def test_what_happened_to_links_is_told_by_the_numbers_of_the_chart_and_of_events(
+    tmp_path: Path, generated: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(generated, run)
+    said = [f"link a--b rate {share} % at iteration {number}" for share, number in ((40, 0), (60, 1))]
+    pd.DataFrame({"iteration": [0, 1, 2], "event": ["cut", *said]}).to_parquet(run / "link_events.parquet")
+    table = pd.read_parquet(run / "iterations.parquet")
+    assert table["warmup"][table["iteration"] == 0].all()
+    assert not table["warmup"][table["iteration"] == 1].any()
+    paged(html := tmp_path / "page.html", run)
+    for line in ("0 (warm-up): cut", f"1 (measured 0): {said[0]}", f"2 (measured 1): {said[1]}"):
+        assert f"<li>iteration {line}</li>" in html.read_text()
+
+
 def test_of_many_iterations_the_typical_the_fastest_and_the_slowest_are_kept(generated: Path) -> None:
     trace = load_traces(generated)["1f1b", "measured"]
     table = pd.DataFrame({"iteration": [1, 2, 3], "makespan_s": [3.0, 1.0, 2.0]})
