@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
@@ -54,10 +54,13 @@ def of_iteration(predicted_s: float, held_s: float = 0.0) -> Deadline:
 
 
 def of_training(training: TrainingPrediction) -> Deadline:
-    """For any iteration of a training, each as it is predicted: the longest."""
+    """For any iteration of a training, each as it is predicted: the longest. It names events that lose packets: nobody
+    can predict how long they make one."""
     times_s = zip(training.trace.iterations().tolist(), training.trace.makespans().tolist(), strict=True)
     every = (of_iteration(time_s, training.held_s.get(number, 0.0)) for number, time_s in times_s)
-    return max(every, key=lambda deadline: deadline.seconds)
+    longest = max(every, key=lambda deadline: deadline.seconds)
+    lossy = dict.fromkeys(one.event.said for one in training.events if one.event.loss)
+    return replace(longest, derived="; ".join([longest.derived, *(f"{said} may take longer" for said in lossy)]))
 
 
 def of_peers(plan: Plan) -> float:

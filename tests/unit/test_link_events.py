@@ -439,6 +439,12 @@ def test_deadlines_know_how_long_nothing_is_sent() -> None:
     assert deadlines.of_peers(longer) > 1010, "gloo waits longer than that, too"
 
 
+def test_a_deadline_names_what_loses_packets_for_how_long_that_takes_nobody_knows() -> None:
+    plan = planned("link NORTH loss 20 % at iteration 1", "link NORTH jitter 1 ms at iteration 1")
+    said = str(deadlines.of_training(predict_training(plan, plan.cases[0])))
+    assert said.endswith(f" + 10 s; link {link()} loss 20 % at iteration 1 may take longer)")
+
+
 def test_loss_and_jitter_are_read_and_said_to_be_left_out() -> None:
     plan = planned("link NORTH loss 1 % at iteration 2 + 100 ms for 300 ms", "link NORTH jitter 2 ms for 1 s at 4")
     links = [event for event in plan.events if isinstance(event, LinkEvent) and event.direction == 0]
