@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -51,9 +53,19 @@ class Section:
 
 
 class UnitTable(Table):
-    """A table that knows what its cells are numbers of, column by column, where they do not say it themselves."""
+    """A table that knows what its cells are numbers of, column by column, where they do not say it themselves.
+
+    Its title has the width of the screen, not that of its columns, which may be few.
+    """
 
     units: Sequence[str | None] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """See rich.table.Table."""
+        yield Text(str(self.title), "table.title")
+        untitled = copy(self)
+        untitled.title = None
+        yield from Table.__rich_console__(untitled, console, options)
 
 
 def fitted(key: Column, sections: Sequence[Section], width: int) -> list[Table]:

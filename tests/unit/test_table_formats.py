@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import test_data_format
 from in_process import run_testbed
+from rich.console import Console
 from rich.table import Table
 from test_screens import every_command
 from typer.main import get_command
@@ -174,6 +175,17 @@ def test_a_title_says_what_stands_before_the_stroke() -> None:
         "gpipe,1500,2000,",
         "1f1b,800,,3000",
     ]
+
+
+def test_a_title_has_the_width_of_the_screen() -> None:
+    """Not that of the columns below it, in which it would be broken into pieces."""
+    title = "a title that is " + "longer " * 6
+    made = table(Column("a", ["b"]), title=title)
+    console = Console(width=80, file=io.StringIO())
+    console.print(made)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines()[0].strip() == title.strip()
+    assert made.title == title
 
 
 def test_equal_headings_say_whose_they_are() -> None:
