@@ -207,9 +207,14 @@ def faults(error: ValidationError, kind: Any = None) -> list[Fault]:
     by_field: dict[tuple[int | str, ...], Any] = {}
     for entry in error.errors(include_url=False):
         place = tuple(takewhile(lambda part: not _is_alternative(part), entry["loc"]))
-        if place not in by_field or len(entry["loc"]) > len(by_field[place]["loc"]):
+        if place not in by_field or _came(entry) > _came(by_field[place]):
             by_field[place] = entry
     return [fault for entry in by_field.values() for fault in _in_our_words(entry, kind)]
+
+
+def _came(entry: Mapping[str, Any]) -> tuple[int, bool]:
+    """How far pydantic came before this error: to which field, and whether to a model's own validator behind them."""
+    return len(entry["loc"]), isinstance(entry.get("ctx", {}).get("error"), FieldError)
 
 
 def _in_our_words(entry: Mapping[str, Any], kind: Any) -> list[Fault]:

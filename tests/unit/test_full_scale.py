@@ -240,6 +240,10 @@ def test_hbm_without_room_for_a_microbatch_is_an_error(memory: str) -> None:
         ({"microbatches": "8"}, "microbatches: got 8, expected no such field beside full_scale"),
         ({"data_parallel.parameters": "1 MB"}, "data_parallel.parameters: .*no such field beside full_scale"),
         ({"full_scale.model": "gpt5"}, "full_scale.model: got 'gpt5', expected one of llama2-13b"),
+        (
+            {"full_scale.model": "{hidden: 5120, layers: 40, heads: 41, vocabulary: 32000}"},
+            r"full_scale.model.heads: got 41, expected a divisor of hidden \(5120\)",
+        ),
         ({"full_scale.global_batch": "33", "full_scale.data": "2"}, "global_batch: got 33, expected a multiple of 2"),
         ({"full_scale.tensor": "3"}, "full_scale.tensor: got 3, expected a divisor"),
         ({"full_scale.accelerator.efficiency": "1.5"}, "efficiency: got 1.5, expected at most 1"),
