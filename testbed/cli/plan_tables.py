@@ -38,8 +38,8 @@ def plan_table(plan: Plan) -> Table:
         ranks = [
             str(rank)
             for job in plan.jobs
-            for rank in job.mesh.ranks_of(0)
-            if datacenter_of(job.nodes[rank - job.mesh.first_rank]) == name
+            for rank, node in zip(job.mesh.ranks, job.nodes, strict=True)
+            if datacenter_of(node) == name
         ]
         card = next((card for card in plan.network.cards if card.target == name), None)
         inside = f"; network cards {show_time(card.delay_s)} one way, {show_rate(card.rate_bps)}" if card else ""

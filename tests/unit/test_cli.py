@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -146,6 +147,13 @@ def test_compare_cuts_nothing_off(columns: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "…" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= max(int(columns), 80)
+
+
+def test_a_datacenter_has_the_ranks_of_every_replica() -> None:
+    done = run_testbed("predict", LONGHAUL, PP4, "--schedule", "1f1b", "--set", "parallelism.data=2")
+    assert done.returncode == 0, done.stderr
+    said = dict(re.findall(r"datacenter (\w+) +\W+ranks ([\d, ]*\d)", done.stdout))
+    assert said == {"paris": "0, 1, 4, 5", "warsaw": "2, 3, 6, 7"}
 
 
 def test_the_doctor_starts_without_mininet() -> None:
