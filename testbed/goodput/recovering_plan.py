@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple, get_args
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, require
 from testbed.goodput.elastic_spans import ends_early
 from testbed.goodput.elastic_training import elastic_spans
 from testbed.goodput.spans import Span, foretold
@@ -188,9 +188,12 @@ def with_recovery(
     how = how or Recovery(read_checkpoints("every=10" if checkpoint is None else checkpoint), ())
     named = sorted(map(read_failure, failures), key=lambda failure: failure.at_s)
     found = replace(plan, recovery=replace(how, failures=tuple(named)))
-    require_recoverable(found, option, "option")
+    require_recoverable(replace(plan, recovery=how), option, "option")
+    require_recoverable(found, FAILURE, "option")
     if chaos is None:
         require_replicas_left(found, FAILURE, "option")
+        if named:
+            _require_in_training(named[-1], _ends_s(found))
         return found
     drawn = read_chaos(chaos)
     job = plan.jobs[0]
@@ -201,11 +204,24 @@ def with_recovery(
     whole = replace(plan, recovery=replace(how, failures=tuple(every[:MOST_FAILURES])))
     require_recoverable(whole, CHAOS, "option")
     require_replicas_left(whole, CHAOS, "option")
-    ends_s = max(spans_of_case(whole, case)[-1].end_s for case in plan.cases)
+    ends_s = _ends_s(whole)
+    if named:
+        _require_in_training(named[-1], ends_s)
     came = tuple(failure for failure in every if failure.at_s < ends_s)
     if len(came) >= MOST_FAILURES:
         raise BadInput.of(CHAOS, "option", chaos, f"fewer than {MOST_FAILURES} failures while a case is trained")
     return replace(plan, recovery=replace(how, failures=came))
+
+
+def _ends_s(plan: Plan) -> float:
+    """When the longest of the trainings ends, of the job's own time."""
+    return max(spans_of_case(plan, case)[-1].end_s for case in plan.cases)
+
+
+def _require_in_training(last: Failure, ends_s: float) -> None:
+    """Raises BadInput for a failure that no training lasts until."""
+    expected = f"a time before {ends_s:.4g} s, when the training is over"
+    require(last.at_s < ends_s, FAILURE, "option", _said(last), expected)
 
 
 def require_replicas_left(plan: Plan, source: str, field: str) -> None:
@@ -224,7 +240,8 @@ def require_replicas_left(plan: Plan, source: str, field: str) -> None:
 def _said(failure: Failure) -> str:
     place = "" if failure.rank is None else f"rank {failure.rank}"
     kind = "node" if "/" in failure.place else "datacenter"
-    return f"{place or f'{kind} {failure.place}'} at {failure.at_s:g} s"
+    cut = "" if failure.cut_s is None else " cut off"
+    return f"{place or f'{kind} {failure.place}'}{cut} at {failure.at_s:g} s"
 
 
 def _places(job: Job, of: Of) -> list[str]:

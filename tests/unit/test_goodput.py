@@ -164,6 +164,7 @@ def test_options_are_read() -> None:
         ("--checkpoint", "to=neighbour,state=1 kB", "a rank's state"),
         ("--checkpoint", "to=neighbour,state=2 s", "--checkpoint: state"),
         ("--failure", "rank 9 at 3 s", "a rank below 4"),
+        ("--failure", "rank 2 at 900 s", "--failure: option: got 'rank 2 at 900 s', expected a time before "),
         ("--failure", "rank 2 at iteration 3", "a time with a unit"),
     ],
 )
@@ -173,6 +174,13 @@ def test_what_cannot_be_is_one_clear_error(tmp_path: Path, option: str, text: st
     assert done.returncode == 2, done.stderr
     assert said in " ".join(done.stderr.split())
     assert not (tmp_path / "plan.json").exists()
+
+
+def test_a_failure_that_cannot_be_is_not_blamed_on_how_the_job_saves(tmp_path: Path) -> None:
+    words = ("two-dc-longhaul", "tiny-gpt-pp4", "--schedule", "1f1b", "--checkpoint", "every=2")
+    done = run_testbed("plan", *words, "--failure", "rank 9 at 3 s", "-o", tmp_path / "plan.json")
+    assert done.returncode == 2
+    assert "--failure: option: got 9, expected a rank below 4" in done.stderr
 
 
 @pytest.mark.parametrize(
