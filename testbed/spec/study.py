@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from testbed.errors import listed
+from testbed.spec import yaml_tree
 from testbed.spec.document import (
     Document,
     FieldError,
@@ -207,19 +208,38 @@ def study_of(source: Path | Document, settings: Mapping[str, str] | None = None)
 
 
 def axis_of_text(text: str) -> tuple[str, dict[str, Any]]:
-    """FIELD=VALUES of the command line, values a range or comma-separated: the field, and the axis as a file has it.
+    """FIELD=VALUES of the command line, values a range or comma-separated: name and axis, as a file has it.
 
-    Raises ValueError in words.
+    Its name is the field, with `all` for `*`. Raises ValueError in words, BadInput for a list that is not one of YAML.
     """
     field, separator, written = text.partition("=")
     if not separator or not field or not written:
         raise ValueError("FIELD=VALUES, as in links.0.delay=1..80ms/12 or microbatches=4,8,16")
-    values: Any = written if ".." in written else [_plain(part.strip()) for part in written.split(",")]
-    return field, {"field": field, "values": values}
+    values: Any = written if ".." in written else [_value(part.strip()) for part in _parts(written)]
+    return field.replace("*", "all"), {"field": field, "values": values}
+
+
+def _parts(text: str) -> list[str]:
+    """What is between commas that are in no list or mapping."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _value(text: str) -> Any:
+    """Of --over: a list or a mapping as YAML has it, a number, or the text."""
+    return yaml_tree.parse(text, "--over", "option") if text.startswith(("[", "{")) else _plain(text)
 
 
 def _plain(text: str) -> Any:
     """A number where the text is one, as YAML has it."""
+    if not text.isascii() or "_" in text:  # which Python would read as numbers, too
+        return text
     try:
         return int(text)
     except ValueError:

@@ -95,6 +95,11 @@ def test_a_field_is_the_topologys_where_only_that_has_it() -> None:
 def test_values_of_the_command_line() -> None:
     assert axis_of_text("microbatches=4,8") == ("microbatches", {"field": "microbatches", "values": [4, 8]})
     assert axis_of_text("links.0.delay=1..2ms/2")[1]["values"] == "1..2ms/2"
+    assert axis_of_text("microbatches=1_0,٤")[1]["values"] == ["1_0", "٤"], "numbers of Python, and none of YAML"
+    assert axis_of_text("pacing.factors=[1, 1],[1,2]")[1]["values"] == [[1, 1], [1, 2]]
+    assert axis_of_text("background=[],[{from: a, to: b}]")[1]["values"] == [[], [{"from": "a", "to": "b"}]]
+    name, axis = axis_of_text("links.*.delay=1 ms,2 ms")
+    assert (name, axis["field"]) == ("links.all.delay", "links.*.delay"), "a name is one of a file, too"
 
 
 # --- cells -----------------------------------------------------------------------------------------
