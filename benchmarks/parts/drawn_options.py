@@ -288,19 +288,19 @@ class Drawn:
         rank = draw.randrange(row["pipeline"] * row["data"] * row["tensor"]) if row["fails"] else None
         match row["fails"]:
             case True:
-                found |= {"--checkpoint": "every=2,save=30 ms,restart=200 ms", "--failure": [f"rank {rank} at 0.3 s"]}
+                found |= {"--checkpoint": "every=2,save=30 ms,restart=200 ms", "--failure": [f"rank {rank} at 0.15 s"]}
             case "neighbour":
                 saved = f"every=2,to=neighbour,save={draw.randint(0, 40)} ms,restart=1500 ms,disk=4,disk-save=50 ms"
                 chaos = f"mtbf={draw.uniform(2, 5):.2f} s,seed={draw.randrange(1000)},of=nodes"
-                found |= {"--checkpoint": saved, "--chaos": chaos, "--failure": [f"rank {rank} at 0.4 s"]}
+                found |= {"--checkpoint": saved, "--chaos": chaos, "--failure": [f"rank {rank} at 0.15 s"]}
             case "elastic":
                 again = f"restart={draw.uniform(1.5, 3):.2f} s,repair={draw.uniform(0.5, 3):.2f} s"
                 again += f",every={draw.randint(1, 3)}" if row["exchange"].startswith("zero-1") else ""
-                found |= {"--elastic": again, "--failure": [f"rank {rank} at {draw.uniform(0.05, 0.4):.3f} s"]}
+                found |= {"--elastic": again, "--failure": [f"rank {rank} at {draw.uniform(0.05, 0.15):.3f} s"]}
             case "cuts":
                 lasts = f"{draw.randint(50, 600)} ms"
                 chaos = f"mtbf={draw.uniform(2, 4):.2f} s,seed={draw.randrange(1000)},of=cuts,for={lasts}"
-                cut = f"datacenter {self.first_site} cut off at {draw.uniform(0.1, 0.4):.3f} s for {lasts}"
+                cut = f"datacenter {self.first_site} cut off at {draw.uniform(0.05, 0.15):.3f} s for {lasts}"
                 saved = f"every=2,save=30 ms,restart=1500 ms,notice={draw.randint(100, 400)} ms"
                 found |= {"--checkpoint": saved, "--chaos": chaos, "--failure": [cut]}
         return {name: given for name, given in found.items() if given}
