@@ -300,6 +300,8 @@ def _show(study: StudySpec, done: Finished, drawn: Sequence[Drawn] | None, direc
         console.print(Text(f"no result: {words}: {why}", style=style))
     for why, labels in _left_out(done).items():
         console.print(Text(f"left out: {', '.join(labels)}: {why}"))
+    if lacking := _not_modelled(done):
+        console.print(Text(lacking, style="yellow"))
     for judged in done.judged:
         style = {"holds": "green", "fails": "bold red"}.get(judged.verdict, "yellow")
         console.print(Text.assemble((f"{judged.verdict:>9}", style), f"  {judged.claim}"))
@@ -316,6 +318,16 @@ def _left_out(done: Finished) -> dict[str, list[str]]:
     """By reason, the schedules that are not in every cell, and in how many they are not."""
     counts = Counter((why, label) for found in done.outcomes for label, why in found.left_out.items())
     return grouped((why, f"{label} in {count} cells") for (why, label), count in counts.items())
+
+
+def _not_modelled(done: Finished) -> str:
+    """How many predicted cells ask for what the model leaves out; empty where none does."""
+    predicted = [found for found in done.outcomes if found.outcome == "predicted"]
+    lacking = sum(not all(row["covered"] for row in found.rows) for found in predicted)
+    if not lacking:
+        return ""
+    ask = "cell asks" if lacking == 1 else "cells ask"
+    return f"{lacking} {ask} for what predictions leave out (not `covered` in study.csv; `testbed predict` says what)"
 
 
 def _answer(study: StudySpec, done: Finished) -> str:

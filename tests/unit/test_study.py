@@ -247,6 +247,15 @@ def test_what_lies_there_is_not_taken_again(tmp_path: Path) -> None:
     assert len(document["cells"]) == 3
 
 
+def test_cells_that_ask_for_more_than_the_model_has_are_counted(tmp_path: Path) -> None:
+    words = ["sweep", *FILES, "--clock", "none", "--schedule", "1f1b", "--out", str(tmp_path / "out")]
+    done = run_testbed(*words, "--over", "transport=otn-lossless,tcp-bbr,tcp-cubic", "--over", "microbatches=4,8")
+    assert done.returncode == 0, done.stderr
+    assert "4 cells ask for what predictions leave out" in done.stdout
+    plain = run_testbed(*words, "--over", "microbatches=4,8")
+    assert "leave out" not in plain.stdout
+
+
 def test_a_cell_that_does_not_fit_is_an_outcome(tmp_path: Path) -> None:
     done = run_testbed(
         "sweep",
