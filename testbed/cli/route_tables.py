@@ -12,7 +12,7 @@ from testbed.cli.range_cells import show_ranges
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.grouping import grouped
 from testbed.plan.events import lost
-from testbed.plan.network_state import planned
+from testbed.plan.network_state import network_at, planned
 from testbed.routing.completion_times import quantiles
 from testbed.units import finite, show_rates, show_size, show_sizes, show_time, show_times
 
@@ -33,10 +33,11 @@ def heading(plan: Plan, case: Case, wanted: Demands) -> str:
     several = sum(len(candidates) > 1 for candidates in wanted.problem.candidates)
     most = max((len(candidates) for candidates in wanted.problem.candidates), default=0)
     without = f" without {' + '.join(gone)}" if (gone := lost(plan, case)) else ""
+    links = len((state := network_at(plan, case)).links) - len(state.down)
     return (
         f"{names} on {network.name}{without}, {case.label}: {len(wanted.elephants)} flows to route, "
         f"{len(wanted.mice)} too small\n"
-        f"{len(planned(network).links) // 2} links; {several} of {len(wanted.problem.candidates)} pairs of places "
+        f"{links // 2} links; {several} of {len(wanted.problem.candidates)} pairs of places "
         f"have several routes, up to {most}"
     )
 

@@ -385,6 +385,11 @@ def routed(*words: str) -> dict[str, Any]:
     return document
 
 
+def test_links_that_are_lost_are_not_counted() -> None:
+    done = CliRunner().invoke(app, ["route", "leaf-spine", PP4, "--lose", "pod-spine3", "--policy", "shortest"])
+    assert "12 links; " in done.stdout, "of four leaves and four spines"
+
+
 def test_without_a_spine_is_as_if_it_had_never_been_there() -> None:
     """Of four spines the last one lost, beside a network of three: the same routes, metric and iterations."""
     lost = routed("--lose", "pod-spine3", "--seeds", "3")
