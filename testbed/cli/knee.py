@@ -67,7 +67,8 @@ def knee(
     reporter, warned = Terminal(quiet=quiet), scale_warnings(plan)
     for line in options.warnings(warned):
         reporter.say(line)
-    rates = sweeping.rates_around(max(sweeping.full_bps(plan, choice, links) for choice in choices), points)
+    full = max(sweeping.full_bps(plan, choice, links) for choice in choices)
+    rates = sweeping.rates_around(full, points, sweeping.least_bps(plan, links))
     with reporter.solving() as watch, reporter.step("predicting", points + len(choices)) as step:
         found = sweeping.sweep(plan, links, choices, rates, within / 100, step.advance, watch)
     measured: MeasuredRates = {}

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from testbed.errors import BadInput, listed
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs
+from testbed.plan.background import MOST_SHARE, background_bps
 from testbed.plan.network_state import changed_rates, planned
 from testbed.plan.plan import Plan
 from testbed.planning import resolve, schedules
@@ -150,11 +151,20 @@ def _tau_s(problem: Problem) -> float:
     return max(busy)
 
 
-def rates_around(full: float, points: int) -> list[float]:
-    """Rates from a quarter of `full` to 32 times as much, in equal ratios. Raises BadInput where nothing crosses."""
+def least_bps(plan: Plan, links: Links) -> float:
+    """The rate from which on background traffic leaves the job its share of all these links; 0 where there is none."""
+    taken_bps = background_bps(plan, planned(plan.network))
+    return max(taken_bps[index] for index in links.numbers) / MOST_SHARE / links.lab_per_asked
+
+
+def rates_around(full: float, points: int, least: float = 0.0) -> list[float]:
+    """Rates from a quarter of `full`, or from `least` on, to 32 times `full`, in equal ratios. Raises BadInput where
+    nothing crosses."""
     if not full:
         raise BadInput.of("--link", "option", "a link that no message of the pipeline crosses", "one on its way")
-    return [full / 4 * 128 ** (number / (points - 1)) for number in range(points)]
+    first = max(full / 4, least)
+    last = max(32 * full, 2 * first)
+    return [first * (last / first) ** (number / (points - 1)) for number in range(points)]
 
 
 def sweep(

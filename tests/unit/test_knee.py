@@ -16,9 +16,10 @@ from testbed.errors import BadInput
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan
 from testbed.planning.prediction import ranges_of_case
-from testbed.planning.resolve import load_plan
+from testbed.planning.resolve import load_plan, make_plan
 from testbed.planning.ties import Range
 from testbed.spec.topology import load_topology
+from testbed.spec.workload import load_workload
 from testbed.sweep import knee
 from testbed.sweep.knee_picture import Curve, draw
 from testbed.sweep.measured_rates import spread
@@ -70,6 +71,17 @@ def test_one_link_is_swept_or_all_alike() -> None:
         knee.rates_around(0.0, 5)
     with pytest.raises(BadInput, match="the same at every rate"):
         knee.choices_of(plan, ["best"])
+
+
+def test_no_rate_is_swept_that_background_traffic_fills() -> None:
+    topology = load_topology(CHAIN, {"background": "[{from: wuhan, to: shenzhen, rate: 95 Mbit/s}]"})
+    plan = make_plan(topology, load_workload(PP4))
+    links = knee.links_of(topology, plan, None)
+    least = knee.least_bps(plan, links)
+    assert least == pytest.approx(100e6), "of which 5 % are left"
+    assert knee.rates_around(133e6, 5, least)[::4] == pytest.approx([100e6, 32 * 133e6])
+    assert knee.rates_around(800e6, 5, least)[::4] == pytest.approx([200e6, 32 * 800e6])
+    assert knee.least_bps(load_plan(CHAIN, PP4), links) == 0
 
 
 def test_measured_rates_are_spread_with_both_ends() -> None:
