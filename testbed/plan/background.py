@@ -17,6 +17,7 @@ from testbed.plan.framing import ETHERNET_HEADER, MTU
 from testbed.plan.network_state import NetworkState
 from testbed.plan.plan import Background, Plan, Route
 from testbed.plan.timeline import LinkEvent, LinkLost
+from testbed.units import show_rate
 
 DATAGRAM_BYTES = MTU + ETHERNET_HEADER
 """On the wire: as long as a full segment of TCP."""
@@ -106,7 +107,7 @@ def check_background(plan: Plan, network: NetworkState, source: str) -> None:
         expected = "rules beside background traffic, whose datagrams the routers' own hash would send elsewhere"
         raise BadInput.of(source, "enforcement", "ports", expected)
     for state in _states(plan, network):
-        _check_room(plan, state, source)
+        _check_room(plan, state, source, "" if state is network else " after an event")
     crossed = {index for flow in plan.background for index in route_of(network, flow)}
     for event in plan.events:
         if isinstance(event, LinkEvent) and event.direction in crossed and _endless(plan, event):
@@ -114,7 +115,7 @@ def check_background(plan: Plan, network: NetworkState, source: str) -> None:
             raise BadInput.of(source, "events", event.said, expected)
 
 
-def _check_room(plan: Plan, network: NetworkState, source: str) -> None:
+def _check_room(plan: Plan, network: NetworkState, source: str, when: str) -> None:
     routes = [route_of(network, flow) for flow in plan.background]
     begins = [(-math.inf, number, flow.rate_bps) for number, flow in enumerate(plan.background)]
     later = [(one.at_s, number, one.rate_bps) for number, flow in enumerate(plan.background) for one in flow.changes]
@@ -128,8 +129,9 @@ def _check_room(plan: Plan, network: NetworkState, source: str) -> None:
         for flow, index in ((plan.background[number], index) for number, _ in changed for index in routes[number]):
             link = network.everything[index]
             if taken[index] > (MOST_SHARE + _ROUNDING) * link.rate_bps:
-                expected = f"at most {MOST_SHARE:.0%} of the rate of {link.label} for all that takes it"
-                raise BadInput.of(source, f"{flow.source} -> {flow.target}: rate", f"{taken[index]:g} bit/s", expected)
+                had = f"{link.label}, {show_rate(link.rate_bps)}{when}"
+                expected = f"at most {MOST_SHARE:.0%} of the rate of {had}, for all that takes it"
+                raise BadInput.of(source, f"{flow.source} -> {flow.target}: rate", show_rate(taken[index]), expected)
 
 
 def _states(plan: Plan, network: NetworkState) -> Iterator[NetworkState]:

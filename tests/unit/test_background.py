@@ -67,7 +67,7 @@ def test_rows_are_flows_of_the_plan_and_of_its_file(tmp_path: Path) -> None:
         (("from,to,rate", "a,b"), "line 2: got 'a,b', expected 3 values"),
         (
             ("from,to,rate", "a,b,60 Mbit/s", "a,b,36 Mbit/s"),
-            "a -> b: rate: got '9.6e\\+07 bit/s', expected at most",
+            "a -> b: rate: got '96 Mbit/s', expected at most",
         ),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_topology_has_rows_and_a_file_and_the_option_adds_to_them(tmp_path: Pa
         (("a,b,4 Mbit/s,1",), "line 2: at: got '1', expected a time with a unit"),
         (("a,b,4 Mbit/s,3601 s",), "line 2: at: got .*, expected 0 s to 3600 s"),
         (("a,b,0 bit/s,0 s", "a,b,0 bit/s,1 s"), "line 2: rate: got '0 bit/s', expected more than 0 bit/s, at some"),
-        (("a,b,60 Mbit/s,0 s", "b,a,9 Mbit/s,0 s", "a,b,96 Mbit/s,2 s"), "a -> b: rate: got '9.6e\\+07 bit/s'"),
+        (("a,b,60 Mbit/s,0 s", "b,a,9 Mbit/s,0 s", "a,b,96 Mbit/s,2 s"), "a -> b: rate: got '96 Mbit/s'"),
     ],
 )
 def test_a_bad_time_is_one_error(rows: tuple[str, ...], expected: str, tmp_path: Path) -> None:
@@ -130,7 +130,8 @@ def test_a_bad_row_of_a_topology_is_one_error() -> None:
 def test_what_it_cannot_stand_beside(tmp_path: Path) -> None:
     path = written(tmp_path, "from,to,rate", "a,c,41 Mbit/s")
     tight = {**THREE, "events": ["link b--c rate 60 % at iteration 1"]}
-    with pytest.raises(BadInput, match=r"a -> c: rate: got '4.1e\+07 bit/s', expected at most 95% of the rate of b->c"):
+    expected = "a -> c: rate: got '41 Mbit/s', expected at most 95% of the rate of b->c, 42 Mbit/s after an event"
+    with pytest.raises(BadInput, match=expected):
         with_background(planned(tight, job("first", 0)), path)
     gone = {**THREE, "events": ["link b--c down at iteration 1"]}
     with pytest.raises(BadInput, match=r"link b--c down at iteration 1.*expected an end of it"):
