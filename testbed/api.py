@@ -25,12 +25,12 @@ from testbed.judge.comparison import job_of, row_type, rows_of
 from testbed.plan.plan import Plan
 from testbed.planning.left_out import warnings
 from testbed.planning.prediction import PredictedRow, predicted_rows, ranges_of_rows
-from testbed.planning.resolve import load_plan, overrides_of
+from testbed.planning.resolve import load_plan, overrides_of_one
 from testbed.planning.schedules import with_every_job
 from testbed.progress import Lines
 from testbed.results.load import load_run, require_readable
 from testbed.results.run_tables import frame_of
-from testbed.spec.study import study_of
+from testbed.spec.study import OWN_FIELD, study_of
 from testbed.study import outcomes, study_run
 from testbed.study.cells import cells_of
 from testbed.study.claims import Judged
@@ -294,8 +294,7 @@ class Study:
         """
         found = _as_source(source, "study")
         self._written_in = found if isinstance(found, Path) else Path("study")
-        over = overrides_of(_as_settings(settings or {}))[0]
-        self._study = study_of(found, over)
+        self._study = study_of(found, overrides_of_one(_as_settings(settings or {}), OWN_FIELD))
         self._cells = cells_of(self._study, self._written_in, _SHAPER)
         self._claims = study_run.claims_of(self._study, self._cells, str(self._written_in))
 

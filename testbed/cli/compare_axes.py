@@ -59,7 +59,7 @@ def compare_axes(
     with parameters and gradients exchanged (ZeRO-1), with every schedule of the workload (CrossPipe, Appendix E).
     """
     from testbed.cli.progress import Terminal
-    from testbed.planning.resolve import overrides_of
+    from testbed.planning.resolve import overrides_of_one
     from testbed.spec import load_workload
     from testbed.sweep.axes import compare, require_axes
 
@@ -69,7 +69,9 @@ def compare_axes(
         raise BadInput.of("--measure", "option", measure, "--out beside it, where the results go")
     if measure:
         extras.require("train")
-    asked = load_workload(workload, overrides_of(settings or [])[0])
+    asked = load_workload(
+        workload, overrides_of_one(settings or [], "a field of the workload: --delay and --rate say what the link is")
+    )
     require_axes(asked)
     if out is not None:
         require_writable(out / "axes.json", "--out", make=True)

@@ -111,10 +111,10 @@ def study(
     for every cell, schedule and job), and a picture for every axis; with --cell neither. --set overrides fields of the
     study: --set clock=none only predicts.
     """
-    from testbed.planning.resolve import overrides_of
-    from testbed.spec.study import study_of
+    from testbed.planning.resolve import overrides_of_one
+    from testbed.spec.study import OWN_FIELD, study_of
 
-    _take(study_of(file, overrides_of(how.settings or [])[0]), file, how, cell or ())
+    _take(study_of(file, overrides_of_one(how.settings or [], OWN_FIELD)), file, how, cell or ())
 
 
 @_with_options

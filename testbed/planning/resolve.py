@@ -298,6 +298,15 @@ def overrides_of(settings: Sequence[str]) -> tuple[dict[str, str], dict[str, str
     return overrides
 
 
+def overrides_of_one(settings: Sequence[str], expected: str) -> dict[str, str]:
+    """Settings (KEY=VALUE) where there is no topology that they could be of. Raises BadInput, with what is expected in
+    place of one of a topology."""
+    of_file, of_topology = overrides_of(settings)
+    for name, value in of_topology.items():
+        raise BadInput.of("--set", name, value, expected)
+    return of_file
+
+
 # --- schedules -----------------------------------------------------------------------------------
 
 

@@ -33,6 +33,9 @@ MOST_VALUES = 10_000
 """Of one axis."""
 MOST_REPETITIONS = 1000
 
+OWN_FIELD = "a field of the study itself, whose `set` has what is the same in all cells"
+"""What --set and the like may name of a study."""
+
 _KINDS = {"time": TIME, "rate": RATE, "size": SIZE, "length": LENGTH, "computation": COMPUTE}
 
 _SHOWN: dict[str, Callable[[float], str]] = {

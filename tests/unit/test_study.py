@@ -92,6 +92,20 @@ def test_a_field_is_the_topologys_where_only_that_has_it() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("study", "smoke", "--set", "clock=none"), "expected a field of the study itself"),
+        (("compare-axes", "paper-llama2-13b"), "expected a field of the workload: --delay and --rate say"),
+    ],
+)
+def test_a_field_of_a_topology_that_is_not_there_is_refused(words: tuple[str, ...], said: str) -> None:
+    for field in ("links.0.delay", "topology.links.0.delay"):
+        done = run_testbed(*words, "--set", f"{field}=5 ms")
+        assert done.returncode == 2
+        assert f"--set: links.0.delay: got '5 ms', {said}" in " ".join(done.stderr.split())
+
+
 def test_values_of_the_command_line() -> None:
     assert axis_of_text("microbatches=4,8") == ("microbatches", {"field": "microbatches", "values": [4, 8]})
     assert axis_of_text("links.0.delay=1..2ms/2")[1]["values"] == "1..2ms/2"
