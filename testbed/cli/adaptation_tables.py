@@ -48,7 +48,7 @@ def what_it_brought(adaptation: Mapping[str, Any]) -> str:
     if "oracle" not in rows[0]:
         return line
     share = share_of_oracle(adaptation)
-    gained = "" if share is None else f"; {share:.0%} of its gain, swaps paid for"
+    gained = "" if share is None else f"; {share:z.0%} of its gain, swaps paid for"
     return f"{line}; oracle (predicted): {shown[2]} with {_swaps(oracle_swaps(adaptation))}{gained}"
 
 

@@ -171,11 +171,13 @@ def _seconds(value: float) -> str:
 
 
 def _measured(measured: Sequence[MeasuredPoint]) -> Section:
+    from testbed.units import show_change
+
     columns = []
     for axis in ("pipeline", "data"):
         rows = [getattr(point, axis) for point in measured]
         shown = ["-" if row is None else _seconds(row["full_scale"]["measured_s"]) for row in rows]
-        errors = ["-" if row is None else f"{row['error']:+.3%}" for row in rows]
+        errors = ["-" if row is None else show_change(row["error"], 3) for row in rows]
         columns += [Column(f"{axis}\nover it", shown), Column("off by", errors)]
     agreed = [("yes" if point.as_predicted else "NO") if point.trusted else "untrusted" for point in measured]
     return Section("measured in virtual time, at full scale", [*columns, Column("as\npredicted", agreed)])

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from testbed.cli.table_formats import NEVER
 from testbed.cli.table_layout import Column, Section, fitted
-from testbed.units import show_span, show_time, show_times
+from testbed.units import show_change, show_span, show_time, show_times
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
@@ -61,7 +61,7 @@ def link_event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[T
     pairs = [(job["measured_s"], job["predicted_s"]) for _, job in rows]
     lates = ["-" if event["late_s"] is None else show_time(max(0.0, event["late_s"])) for event, _ in rows]
     errors = [
-        f"{measured / predicted - 1:+.2%}" if event.get("modelled", True) else "not in the model"
+        show_change(measured / predicted - 1, 2) if event.get("modelled", True) else "not in the model"
         for (event, _), (measured, predicted) in zip(rows, pairs, strict=True)
     ]
     columns = [

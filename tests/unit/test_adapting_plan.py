@@ -77,6 +77,8 @@ def test_beside_it_stands_what_an_oracle_would_take() -> None:
     ]
     said = what_it_brought({"swap_s": 0.1, "iterations": rows})
     assert said.endswith("; oracle (predicted): 1.2 s with 1 swap; 43% of its gain, swaps paid for")
+    nothing = [ROW | {"measured_s": 1.0 + 1e-9} | KNOWS | {"oracle_swaps": False}]
+    assert what_it_brought({"iterations": nothing}).endswith("; 0% of its gain, swaps paid for"), "and no -0%"
 
 
 def swapping(kind: str, took_s: float, believed_s: float) -> dict[str, object]:
