@@ -87,7 +87,7 @@ def lacks(controllers: Sequence[str]) -> str | None:
     for controller in controllers:
         place = _place(controller)
         if place is None:
-            return f"no control group here has {controller}"
+            return f"no control group here has the {controller} controller"
         probe = place.directory / f"testbed-probe-{os.getpid()}"
         try:
             probe.mkdir()
@@ -187,13 +187,14 @@ class LabGroups:
         return self._groups[node].joined_by if node in self._groups else ()
 
     def out_of_memory(self) -> str | None:
-        """The node of which the kernel has ended a process since this was asked last, and its limit; None: no one."""
+        """The nodes of which the kernel has ended a process since this was asked last, and their limits; None: none."""
+        found = []
         for node, group in self._groups.items():
             before, self._known[node] = self._known[node], group.killed()
             if self._known[node] > before:
                 assert group.limits.memory_bytes is not None
-                return f"{node} needs more than its {group.limits.memory_bytes / 2**20:g} MiB of memory"
-        return None
+                found.append(f"{node} needs more than its {group.limits.memory_bytes / 2**20:g} MiB of memory")
+        return ", ".join(found) or None
 
 
 @contextmanager

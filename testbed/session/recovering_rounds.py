@@ -56,8 +56,8 @@ class ReplacedWorkers(Protocol):
         from 0. Raises RunFailed."""
 
     def out_of_memory(self) -> str | None:
-        """The node of which the kernel has ended a worker for want of memory, and its limit; None: there is none, or
-        nobody could be replaced."""
+        """The nodes of which the kernel has ended a worker for want of memory, and their limits; None: there are none,
+        or nobody could be replaced."""
 
 
 class LabWorkers:

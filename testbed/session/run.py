@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from testbed.errors import RunFailed
 from testbed.lab import gate
 from testbed.lab.background_senders import BackgroundSenders
 from testbed.lab.calibrate import lines
@@ -115,7 +116,12 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
             identity = identity_of(plan, options.machine, shaper=shaper, transport=transport, warned=warned)
             beside = stack.enter_context(BackgroundSenders(lab, plan)) if plan.background else None
             live = _Live(options, results, reporter, lab, standing, loop, identity, ranges, beside)
-            return train_cases(plan, _start(plan, live, _pinned(plan, live), links), outcomes)
+            try:
+                return train_cases(plan, _start(plan, live, _pinned(plan, live), links), outcomes)
+            except RunFailed as error:
+                if (why := standing.out_of_memory()) is not None:
+                    raise RunFailed(f"{why}: {error}") from error
+                raise
 
 
 def _measure_links(lab: Lab, results: ResultsWriter, reporter: Reporter, *, strict: bool) -> gate.Gate:

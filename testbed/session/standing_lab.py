@@ -68,10 +68,11 @@ class StandingLab:
         """
         (launcher,) = self.launchers
         launcher.end()
+        self.out_of_memory()  # what befell those that are gone says nothing of the new ones
         loop.start([world], deadline)
 
     def out_of_memory(self) -> str | None:
-        """The node that had more than its limit since this was asked last, in words; None: no one."""
+        """The nodes that had more than their limits since this was asked last, in words; None: none."""
         return None if self._lab is None else self._lab.groups.out_of_memory()
 
     def leave(self) -> None:

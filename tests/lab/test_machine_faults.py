@@ -194,6 +194,20 @@ def test_a_schedule_that_needs_more_memory_than_a_node_has_ends_and_the_next_one
 
 
 @pytest.mark.usefixtures("memory_groups")
+def test_of_several_jobs_the_node_whose_memory_ends_is_named_beside_the_rank(tmp_path: Path) -> None:
+    words = command(tmp_path, "hungry.yaml", "--out", "out", "--iterations", "1")
+    (tmp_path / "pair.yaml").write_text(
+        TOPOLOGY.replace("nodes: 1}, west: {nodes: 1}", "nodes: 2, memory: 300 MiB}, west: {nodes: 2}")
+    )
+    (tmp_path / "hungry.yaml").write_text(HUNGRY)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == ExitCode.RUN_FAILED, done.stderr
+    why = "error: east/1 needs more than its 300 MiB of memory: rank 2 of hungry was killed by signal 9; it did not "
+    assert any(line.startswith(why) for line in done.stderr.splitlines()), done.stderr
+    wait_until(lambda: not groups(), "a control group is left")
+
+
+@pytest.mark.usefixtures("memory_groups")
 def test_groups_of_a_command_that_was_killed_go_with_it(tmp_path: Path) -> None:
     command(tmp_path)
     with training(tmp_path, "--set", "topology.datacenters.west.cpus=0.5") as run:

@@ -47,7 +47,7 @@ def test_in_a_container_the_top_that_is_mounted_is_its_own_group(tmp_path: Path)
 def test_without_any_it_is_said_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "_place", lambda controller: None)
     with (
-        pytest.raises(MachineLacks, match="has limits for its nodes, and no control group here has cpu"),
+        pytest.raises(MachineLacks, match="has limits for its nodes, and no control group here has the cpu controller"),
         limited({"east/0": LIMITS}),
     ):
         pytest.fail("nothing holds the nodes to their limits")
@@ -87,3 +87,17 @@ def test_who_was_ended_for_want_of_memory_is_told_once(tmp_path: Path, version: 
     assert lab.out_of_memory() == "east/0 needs more than its 300 MiB of memory"
     assert lab.out_of_memory() is None
     assert lab.joined_by("west/0") == ()
+
+
+def test_nodes_that_had_no_memory_left_together_are_told_together(tmp_path: Path) -> None:
+    """What befell the second one was told of the next schedule, whatever had ended that."""
+    places = {"memory": Place(1, tmp_path)}
+    nodes = ("east/0", "east/1", "west/0")
+    groups = {node: NodeGroup(node.replace("/", "-"), NodeLimits(2.0**28, None), places) for node in nodes}
+    lab = cgroups.LabGroups(groups)
+    for node, ended in zip(nodes, (1, 1, 0), strict=True):
+        (tmp_path / node.replace("/", "-") / "memory.oom_control").write_text(f"oom_kill {ended}\n")
+    assert lab.out_of_memory() == (
+        "east/0 needs more than its 256 MiB of memory, east/1 needs more than its 256 MiB of memory"
+    )
+    assert lab.out_of_memory() is None
