@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,8 +52,8 @@ def determinism(
     extras.require("train")
     kernel.require()
     with (
-        nullcontext(out) if out else scratch_directory("testbed-determinism-") as place,
-        results_directory(place, overwrite=False) as directory,
+        scratch_directory("testbed-determinism-") as scratch,
+        results_directory(out or scratch / "results", overwrite=False) as directory,
     ):
         plan = load_plan(topology, workload, settings=settings or [], iterations=iterations)
         require_trainable(with_clock(plan, Clock("virtual")))

@@ -165,6 +165,21 @@ def test_a_finished_run_is_repeated_from_its_own_plan_in_another_checkout(
         pd.testing.assert_frame_equal(after, before, check_exact=True)
 
 
+def test_determinism_is_told_where_nothing_is_kept(time_travel_kernel: kernel.Kernel) -> None:
+    """Its scratch directory was refused, for a file of its keeper's in it."""
+    words = ("--schedule", "1f1b", "--iterations", "1", "--boots", "1", "--set", "warmup=1", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "testbed", "test-determinism", *PLAN, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["identical"]
+
+
 def test_deadlines_are_said_with_what_they_were_derived_from(
     twins: list[tuple[tuple[int, str, str], Path]],
 ) -> None:
