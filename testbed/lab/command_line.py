@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mininet.cli import CLI
 from mininet.log import error, lg, output, setLogLevel
 
-from testbed.errors import TestbedError
+from testbed.errors import TestbedError, in_words
 from testbed.lab.mininet_link import iperf3
 from testbed.lab.netlink import Netlink
 from testbed.lab.probes import Ends
@@ -110,6 +111,18 @@ class _Shell(CLI):  # type: ignore[misc]
     def do_iperfudp(self, _line: str) -> None:
         """Not here: NODE iperf3 --udp does it."""
         error("not here; start `NODE iperf3 --server --daemon` and `NODE iperf3 --udp --client NODE`\n")
+
+    def do_source(self, line: str) -> bool:
+        """Read commands from a file; Mininet's own ends in a traceback where it cannot be read.
+
+        Usage: source FILE
+        """
+        try:
+            commands = Path(line.strip()).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError as reason:
+            error(f"{in_words(reason)}\n" if line.strip() else "usage: source FILE\n")
+            return False
+        return any(self.onecmd(command) for command in commands)  # until one of them leaves
 
     def do_sh(self, line: str) -> None:
         """A command of this machine, in the lab's namespaces: sh ip -brief link."""

@@ -67,6 +67,7 @@ link a/0 a down
 link a/0 a up
 a/0 ping -c 1 -W 1 b/1
 link a nowhere up
+source nowhere.txt
 iperf a/0 b/1
 """
 
@@ -83,6 +84,7 @@ def test_commands_from_a_pipe_links_come_back_with_their_routes_and_iperf() -> N
     assert before == after
     assert "via 10.128.0.2" in before
     assert "no node nowhere" in said
+    assert "nowhere.txt: No such file or directory" in said
     assert "bit/s of payload" in said
 
 
