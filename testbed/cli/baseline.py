@@ -11,7 +11,7 @@ import typer
 
 from testbed import extras
 from testbed.cli import options
-from testbed.cli.plan import PlanOptions, complete, unfinished_plan
+from testbed.cli.plan import PlanOptions, complete, require_trust, unfinished_plan
 from testbed.errors import BadInput, ExitCode
 from testbed.files import output, output_directory, require_writable, write_output
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from testbed.baseline.check_report import CheckReport
     from testbed.baseline.ci_formats import Target
     from testbed.baseline.history import CheckRecord
+    from testbed.baseline.keep import Terms
     from testbed.baseline.store import Baseline
 
 baseline_app = typer.Typer(help="Keep what plans take today, and hold later versions against it.", no_args_is_help=True)
@@ -99,8 +100,7 @@ def save(
         of_plan = (what, workloads, schedule, settings, iterations, clock, seed, wall_limit)
         if predict_only or any(option is not None for option in of_plan):
             raise BadInput.of("baseline save", "--run", str(from_run), "no plan beside it: the run has one")
-        extras.require("report")
-        keep.save_run(directory, from_run, keep.Terms(reason, quick))
+        _save_run(directory, from_run, keep.Terms(reason, quick), trust=trust)
     elif what is None:
         raise BadInput.of("baseline save", "plan", name, "TOPOLOGY and WORKLOAD, a plan, or --run DIR")
     else:
@@ -117,6 +117,17 @@ def save(
         terms = keep.Terms(reason, quick, mode, shaper)
         keep.save(directory, plan, terms, limit_s=limit_s, reporter=Terminal(quiet=quiet))
     print(f"saved {directory}/")
+
+
+def _save_run(directory: Path, run: Path, terms: Terms, *, trust: bool) -> None:
+    """Keep a finished run, once its code is trusted. Raises BadInput or UntrustedRun."""
+    from testbed.baseline import keep
+    from testbed.planning import file
+
+    extras.require("report")
+    if not trust and (run / file.NAME).exists():  # or it is no results directory, which is said next
+        require_trust(run)
+    keep.save_run(directory, run, terms)
 
 
 @baseline_app.command("renew")

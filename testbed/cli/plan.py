@@ -447,7 +447,7 @@ def unfinished_plan(
     return _in_rounds(made, asked.rounds)
 
 
-def _require_trust(path: Path) -> None:
+def require_trust(path: Path) -> None:
     """Raises BadInput for a plan with code of its own, unless a user at a terminal says that it may run."""
     from testbed.planning import file
 
@@ -475,7 +475,7 @@ def read_plan(path: Path, given: Mapping[str, object], *, trust: bool = False) -
     if not path.exists() and (near := preset_meant(path)) is not None:
         raise BadInput.of(str(path), "file", "no such file", f"a plan, or TOPOLOGY WORKLOAD (did you mean {near}?)")
     if not trust:
-        _require_trust(path)
+        require_trust(path)
     plan = file.read(path)
     if not plan.cases:
         raise BadInput.of(str(path), "cases", "none", "something to measure")

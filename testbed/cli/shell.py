@@ -24,6 +24,7 @@ def shell(
     ] = None,
     shaper: options.ShaperOption = options.AUTO_SHAPER,
     host_priority: options.HostPriorityOption = None,
+    trust: options.Trust = False,
 ) -> None:
     """Open Mininet's command line in the lab, or read its commands from a pipe. Needs root.
 
@@ -34,7 +35,7 @@ def shell(
     from testbed.spec import load_topology
 
     if is_plan(what):
-        plan = read_plan(what, {})
+        plan = read_plan(what, {}, trust=trust)
         shown = _case_of(plan, case)
     elif case is not None:
         raise BadInput.of("--case", "option", case, "a plan: a topology has no cases")

@@ -62,7 +62,15 @@ def test_code_of_a_plan_is_named_without_running_it(plans: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("predict",), ("route",), ("run", "--clock", "virtual"), ("baseline", "save", "mine")], ids=" ".join
+    "words",
+    [
+        ("predict",),
+        ("route",),
+        ("run", "--clock", "virtual"),
+        ("shell",),
+        ("baseline", "save", "mine"),
+    ],
+    ids=" ".join,
 )
 def test_without_a_terminal_it_is_refused_and_nothing_run(plans: Path, words: tuple[str, ...]) -> None:
     done = called(plans, *words, "code.json")
@@ -73,12 +81,29 @@ def test_without_a_terminal_it_is_refused_and_nothing_run(plans: Path, words: tu
     assert not (plans / "results").exists()
 
 
+def test_a_run_with_code_is_not_kept_without_a_word(plans: Path) -> None:
+    run = plans / "run"
+    run.mkdir()
+    (run / file.NAME).write_bytes((plans / "code.json").read_bytes())
+    done = called(plans, "baseline", "save", "mine", "--run", "run")
+    assert done.returncode == ExitCode.BAD_INPUT
+    assert done.stderr.startswith("error: run: code: got ")
+    assert not (plans / "mark").exists()
+
+
 def test_with_trust_it_is_predicted_as_before(plans: Path) -> None:
     done = called(plans, "predict", "code.json", "--trust", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["schedules"][0]["predicted_s"] > 0
     assert (plans / "mark").exists()
     (plans / "mark").unlink()
+
+
+def test_all_that_ask_for_trust_take_it(plans: Path) -> None:
+    """A shell said that it may be given, and had no such option."""
+    for words in (("predict",), ("route",), ("run",), ("shell",), ("baseline", "save", "mine")):
+        done = called(plans, *words, "none.json", "--trust")
+        assert "none.json" in done.stderr, done.stderr
 
 
 def test_a_plan_without_code_wants_no_trust(plans: Path) -> None:
