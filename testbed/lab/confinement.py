@@ -80,14 +80,15 @@ def possible(shared: Path | None = None) -> Confinement:
     return Confinement(WORKER_USER, "", (capabilities.READ_ALL,), directory)
 
 
-def lacks() -> str | None:
+def lacks(connection: int) -> str | None:
     """Why workers stay who they are here, and with which rights; None: they are another user, without any.
 
-    Confines the calling process to find out. Raises OSError where that cannot be done at all.
+    Confines the calling process to find out, which has `connection` open thereafter. Raises OSError where that cannot
+    be done at all.
     """
     own_files()
     how = possible()
-    confine(how, 0, real_time=False)
+    confine(how, connection, real_time=False)
     if how.user is None:
         return f"workers stay who started the lab ({how.stays}), without capabilities"
     return f"workers keep CAP_{how.kept[0].name}, which {how.kept[0].purpose}" if how.kept else None

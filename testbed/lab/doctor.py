@@ -125,13 +125,16 @@ class _MissingError(TestbedError):
     """A probe's own way to say no."""
 
 
-def _in_child(body: Callable[[], None]) -> None:
-    """Run `body` in a forked child, so that what it unshares ends with it. Raises _MissingError with its error."""
+def _in_child(body: Callable[[int], None]) -> None:
+    """Run `body` in a forked child, so that what it unshares ends with it. Raises _MissingError with its error.
+
+    `body` is given the descriptor by which that is told.
+    """
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            body()
+            body(write)
         except BaseException as error:  # noqa: BLE001 - reported through the pipe
             os.write(write, f"{error}".encode()[:4000])
             os._exit(1)
@@ -152,7 +155,7 @@ def _root() -> str:
 
 
 def _namespaces() -> str:
-    def body() -> None:
+    def body(_told_by: int) -> None:
         ns.unshare(ns.CLONE_NEWNS | ns.CLONE_NEWPID | ns.CLONE_NEWIPC | ns.CLONE_NEWUTS | ns.CLONE_NEWNET)
         ns.mount("none", "/", "none", ns.MS_REC | ns.MS_PRIVATE)
         pid = os.fork()
@@ -279,7 +282,7 @@ def _iperf3() -> str:
 def _isolation() -> str:
     from testbed.lab import confinement
 
-    _in_child(lambda: _require(confinement.lacks()))
+    _in_child(lambda told_by: _require(confinement.lacks(told_by)))
     return f"workers are user {confinement.WORKER_USER} without capabilities, on read-only files"
 
 
@@ -296,7 +299,7 @@ def _require(lacks: str | None) -> None:
 
 
 def _sched_fifo() -> str:
-    _in_child(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(20)))
+    _in_child(lambda _told_by: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(20)))
     return "SCHED_FIFO is allowed"
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from testbed.lab.doctor import examine, usable
+from testbed.lab.privileges import in_user_namespace
 
 pytestmark = pytest.mark.root
 
@@ -19,6 +21,31 @@ def test_this_machine_can_run_labs() -> None:
     for finding in findings.values():
         assert finding.detail
         assert bool(finding.remedy) != finding.ok
+
+
+def test_in_a_user_namespace_one_process_after_another_can_be_started() -> None:
+    """The doctor of a user said of all programs but the first that no memory could be allocated."""
+
+    def find() -> str:
+        said = [subprocess.run(["echo", word], capture_output=True, text=True, check=True).stdout for word in "abc"]
+        return "".join(said)
+
+    if (why := in_user_namespace(lambda: None)) is not None:
+        pytest.skip(why)
+    assert in_user_namespace(find) == "a\nb\nc\n"
+
+
+def test_a_user_is_told_why_workers_stay_who_they_are() -> None:
+    """It is said after all descriptors have been let go; "the attempt died" was all that came."""
+
+    def find() -> str:
+        return next(finding.detail for finding in examine() if finding.name == "isolation")
+
+    if (why := in_user_namespace(lambda: None)) is not None:
+        pytest.skip(why)
+    assert in_user_namespace(find) == (
+        "workers stay who started the lab (a user namespace has one user), without capabilities"
+    )
 
 
 def test_it_touches_nothing() -> None:
