@@ -75,7 +75,10 @@ def kept(guest_path: str) -> Path | None:
 
     It lies in the user's cache; None where nothing can be kept there.
     """
-    place = user_cache("source")
+    try:
+        place = user_cache("source")
+    except RuntimeError:  # no home
+        return None
     name = hashlib.sha256("\n".join((digest(), sys.version, guest_path)).encode()).hexdigest()[:16]
     there = place / name
     try:
@@ -84,7 +87,7 @@ def kept(guest_path: str) -> Path | None:
             _remove_unused(place)
             _keep(there, guest_path)
         os.utime(there)
-    except (OSError, RunFailed):  # no home, or a full or read-only disk: a guest's copy is made for it alone
+    except (OSError, RunFailed):  # a full or read-only disk: a guest's copy is made for it alone
         return None
     return there
 

@@ -120,8 +120,14 @@ def cache_key(series: str | None = None) -> CacheKey:
 
 
 def cache_directory() -> Path:
-    """Where built kernels lie."""
-    return user_cache("kernel")
+    """Where built kernels lie. Raises MachineLacks for a user without home, who names no place for them either."""
+    try:
+        return user_cache("kernel")
+    except RuntimeError as error:
+        raise MachineLacks(
+            "this user has no home directory, in which the virtual clock's kernel lies; name it, or another place: "
+            "export XDG_CACHE_HOME=DIR"
+        ) from error
 
 
 def find(series: str | None = None) -> Kernel | None:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from testbed import source
+from testbed.errors import MachineLacks
+from testbed.vm import kernel
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,21 @@ def test_where_nothing_can_be_kept_no_copy_is(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "testbed").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert source.kept("/there/testbed") is None
+
+
+def test_a_user_without_home_keeps_no_copy_and_is_told_where_the_kernel_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Doctor and runs of such a user ended in a traceback."""
+
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert source.kept("/testbed") is None
+    with pytest.raises(MachineLacks, match=r"no home directory.*export XDG_CACHE_HOME=DIR"):
+        kernel.require()
 
 
 def test_the_commit_is_of_the_repository_that_a_directory_is_in(tmp_path: Path) -> None:
