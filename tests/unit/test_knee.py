@@ -193,7 +193,7 @@ def test_a_job_at_full_scale_has_labelled_times_of_both_worlds(tmp_path: Path) -
     drawn = picture.read_text()
     assert "iteration at full scale" in drawn
     assert "iteration in the lab" in drawn
-    shown = CliRunner().invoke(app, words).stdout
+    shown = " ".join(CliRunner().invoke(app, words).stdout.split())
     assert "iteration at full scale" in shown
     assert "iteration in the lab" in shown
 
