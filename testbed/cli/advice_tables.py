@@ -150,6 +150,9 @@ def _remarks(answer: Answer) -> Iterator[str]:
         if answer.at_full_scale:
             taken = "tensor parallelism cost nothing more, and gradients inside a datacenter were exchanged for nothing"
         yield f"* other axes are predicted as if {taken}: one that is a little faster may not be"
+    used = {one.policy for one in answer.advice.found.forecasts}
+    if same := [policy.label for policy in answer.grid.policies if policy is not None and policy.label not in used]:
+        yield f"* {', '.join(same)}: the same routes as default ones, or as those of a policy before"
 
 
 def _hbm(rows: Sequence[Forecast]) -> str:
@@ -158,8 +161,8 @@ def _hbm(rows: Sequence[Forecast]) -> str:
 
 def _counted(answer: Answer) -> str:
     found = answer.advice.found
-    variants, cannot = len(answer.grid.variants()), sum(each.schedule is None for each in found.unfit)
-    predicted = variants - cannot - len(found.beaten) - len(found.untried)
+    variants, predicted = len(answer.grid.variants()), len({one.variant for one in found.forecasts})
+    cannot = variants - predicted - len(found.beaten) - len(found.untried)
     parts = [f"{_number(variants, 'variant')} x {_number(len(answer.grid.schedules), 'schedule')}"]
     parts[0] += f": {_number(predicted, 'variant')} predicted"
     if found.beaten:

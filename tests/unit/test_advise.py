@@ -382,6 +382,20 @@ def test_a_size_that_does_not_divide_is_named_beside_those_that_do() -> None:
     assert "cannot be: 4x1x1, size 3: microbatch size: got 3" in " ".join(done.output.split())
 
 
+def test_what_does_not_fit_is_not_counted_as_predicted() -> None:
+    limits = ("--axes", "4x1x1", "--microbatch-size", "4", "--schedule", "1f1b", "--memory-limit", "1")
+    done = run(LONGHAUL, PP4, *limits, "--memory-limit", "4")
+    assert done.exit_code == 0, done.output
+    assert "2 variants x 1 schedule: 1 variant predicted; 1 cannot be" in " ".join(done.output.split())
+
+
+def test_a_policy_without_routes_of_its_own_is_named() -> None:
+    routes = ("--policy", "greedy", "--policy", "shortest", "--policy", "static")
+    done = run(LONGHAUL, PP4, "--axes", "4x1x1", "--microbatch-size", "4", "--schedule", "1f1b", *routes)
+    assert done.exit_code == 0, done.output
+    assert "* shortest, static: the same routes as default ones" in " ".join(done.output.split())
+
+
 def test_tensor_ranks_unlike_links_and_one_datacenter_have_an_answer(tmp_path: Path) -> None:
     place = tmp_path / "net.yaml"
     nodes, link = "name: n\ndatacenters: {a: {nodes: 8}, b: {nodes: 8}}\n", "{between: [a, b], name: %s, delay: %s ms, "
