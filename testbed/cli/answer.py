@@ -261,7 +261,8 @@ def _of_jobs(rows: Sequence[ScheduleComparison]) -> list[str]:
         slowed = max(beside, key=_slowdown)
         how = "measured" if slowed.slowdown_measured is not None else "predicted"
         cost = show_change(_slowdown(slowed) - 1)
-        parts.append(f"most slowed by the others: {slowed.job} under {slowed.label}, {cost} ({how})")
+        most = f"most slowed by the others: {slowed.job} under {slowed.label}, {cost}"
+        parts.append(f"{'no job slowed by the others' if cost == show_change(0.0) else most} ({how})")
     return parts
 
 

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from testbed.cli.answer import answer, print_answer
-from testbed.judge.comparison import ScheduleComparison, rows_of
+from testbed.judge.comparison import JobComparison, ScheduleComparison, rows_of
 from testbed.results.load import Run, load_run
 from testbed.thresholds import TIE
 
@@ -92,6 +92,15 @@ def test_what_is_not_trusted_is_not_the_fastest() -> None:
     said = answer([*others, replace(fastest, trusted=False)], TIE)
     assert said.startswith("fastest of the 3 trusted: zb-h1, 652.6 ms, 1.24 x 1f1b; ")
     assert said.endswith("; NOT trusted: crosspipe-greedy")
+
+
+def test_only_a_job_that_is_slowed_is_said_to_be() -> None:
+    one, *_ = rows()
+    alone: dict[str, Any] = {"start_s": 0.0, "predicted_alone_s": one.predicted_s, "slowdown_predicted": 1.0}
+    jobs = [JobComparison(**vars(one), job=name, **alone) for name in ("a", "b")]
+    assert "no job slowed by the others (predicted)" in answer(jobs, TIE)
+    slowed = [*jobs[:1], replace(jobs[1], slowdown_predicted=1.05)]
+    assert "most slowed by the others: b under gpipe, +5.0% (predicted)" in answer(slowed, TIE)
 
 
 def test_an_order_that_was_not_predicted_is_said() -> None:
