@@ -74,12 +74,13 @@ def refuse(lab: Lab, gate: Gate, *, strict: bool) -> None:
         raise RunFailed(f"the links are not as asked ({lab.shaper_name}), and --strict was given: {_listed(bad)}")
 
 
-def warn(gate: Gate, say: Callable[[str], None]) -> None:
-    """What a user should know of links that are off, and do about it."""
+def warn(gate: Gate, say: Callable[[str], None], *, virtual: bool) -> None:
+    """What a user should know of links that are off, and do about it; `virtual`: on that clock they are already."""
     if reasons := gate.reasons():
         for reason in reasons:
             say(f"warning: {reason}")
-        say("The run goes on, untrusted. What --clock virtual measures does not depend on this machine.")
+        advice = "" if virtual else " What --clock virtual measures does not depend on this machine."
+        say(f"The run goes on, untrusted.{advice}")
 
 
 def _reason(check: LinkCheck) -> str:

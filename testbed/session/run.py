@@ -110,7 +110,8 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
         stack.callback(results.save_tables)
         with reporter.step("training the reference in one process"):
             outcomes = references.outcomes()  # over before anything is measured
-        links = _measure_links(lab, results, reporter, strict=options.strict)
+        virtual = plan.clock.name == "virtual"
+        links = _measure_links(lab, results, reporter, strict=options.strict, virtual=virtual)
         with Loop(standing.launchers, lab.processes()) as loop:
             transport, shaper = lab.transport_name, lab.shaper_name
             identity = identity_of(plan, options.machine, shaper=shaper, transport=transport, warned=warned)
@@ -124,13 +125,13 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
                 raise
 
 
-def _measure_links(lab: Lab, results: ResultsWriter, reporter: Reporter, *, strict: bool) -> gate.Gate:
+def _measure_links(lab: Lab, results: ResultsWriter, reporter: Reporter, *, strict: bool, virtual: bool) -> gate.Gate:
     """The link gate. Raises RunFailed for links that carry nothing, and if `strict` for any that is not as asked."""
     with reporter.step("measuring links", total=len(lines(lab))) as step:
         links = gate.measure(lab, progress=step.advance, say=reporter.say)
     results.save_json("links.json", links.as_json())
     gate.refuse(lab, links, strict=strict)
-    gate.warn(links, reporter.say)
+    gate.warn(links, reporter.say, virtual=virtual)
     return links
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from testbed.lab.calibrate import AskedDirection, LinkCheck, MeasuredDirection
 from testbed.lab.disturbance import Counted, Disturbance, between, count, wait_for_quiet
-from testbed.lab.gate import Gate
+from testbed.lab.gate import Gate, warn
 from testbed.lab.probes import Spread
 
 CALM = Disturbance(0.1, 0.0, 0.0, Spread(1e-5, 5e-5, 1e-4, 100))
@@ -78,3 +78,12 @@ def test_a_gate_names_every_direction_that_is_off() -> None:
     assert "quiet (so the link itself may be off)" in Gate((calm,)).reasons()[0]
     assert Gate((good,)).summary()["as_asked"]
     assert Gate((good, bad), (ROBBED, CALM)).as_json()["waited_for_quiet"][0]["quiet"] is False
+
+
+@pytest.mark.parametrize("virtual", [False, True])
+def test_a_gate_sends_nobody_to_the_clock_that_runs_already(virtual: bool) -> None:
+    said: list[str] = []
+    bad = LinkCheck(1, "b->a", AskedDirection(0.01, 0.02, 1e9), MeasuredDirection(), ("rate off",), machine=CALM)
+    warn(Gate((bad,)), said.append, virtual=virtual)
+    assert said[-1].startswith("The run goes on, untrusted.")
+    assert ("--clock virtual" in said[-1]) is not virtual
