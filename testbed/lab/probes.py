@@ -5,6 +5,7 @@ Both clocks ends are in this process: sockets are opened in the borders' namespa
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import math
 import os
@@ -232,10 +233,18 @@ class _Flow:
     """
 
     def __init__(
-        self, sender: socket.socket, receiver: socket.socket, window: int, block: int, patience_s: float
+        self,
+        sender: socket.socket,
+        receiver: socket.socket,
+        window: int,
+        block: int,
+        *,
+        block_s: float,
+        patience_s: float,
     ) -> None:
+        """`block_s` is what a block takes on the wire, `patience_s` how long nothing may arrive."""
         self._sender, self._receiver = sender, receiver
-        self._window, self._block, self._patience_s = window, block, patience_s
+        self._window, self._block, self._block_s, self._patience_s = window, block, block_s, patience_s
         self._ahead = 0
         self._content = os.memfd_create("rate probe")
         os.ftruncate(self._content, block)
@@ -273,7 +282,9 @@ class _Flow:
         while (left_s := until - time.monotonic()) > 0:
             room = self._send()
             self._poll.register(self._sender, 0 if room else select.POLLOUT)
-            if self._receiver.fileno() in dict(self._poll.poll(1e3 * left_s)):
+            self._poll.poll(1e3 * min(left_s, self._block_s))
+            # ready or not: a guest's kernel says so at the end of what was written, which may be many blocks
+            with contextlib.suppress(BlockingIOError):
                 return self._read()
         raise RunFailed("rate probe: nothing arrives")
 
@@ -362,7 +373,8 @@ def wire_rate(ends: Ends, delay_s: float, route: RouteFacts, queue_bytes: float)
             end.settimeout(patience)
         sender.connect(listener.getsockname())
         receiver, _ = listener.accept()
-        with receiver, _Flow(sender, receiver, window, block, patience) as flow:
+        block_s = 8 * block / rate_bps
+        with receiver, _Flow(sender, receiver, window, block, block_s=block_s, patience_s=patience) as flow:
             if paced:
                 flow.send_spaced(_UNPACED_SEGMENTS, serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
             flow.receive()
