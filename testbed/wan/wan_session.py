@@ -92,6 +92,9 @@ def require_a_real_network(plan: Plan) -> Plan:
         raise BadInput.of(file.NAME, "background", f"{len(plan.background)}", "none: a real network has its own")
     if plan.events:
         raise BadInput.of(file.NAME, "events", f"{len(plan.events)}", "none: nothing changes a real network at will")
+    if plan.network.limits:
+        nodes = ", ".join(limit.node for limit in plan.network.limits)
+        raise BadInput.of(file.NAME, "network.limits", nodes, "none: a machine of its own is nobody's to limit")
     if plan.recovery is not None:
         expected = "none: no worker on machines of their own is ended, and started anew"
         asked = "checkpoints" if plan.recovery.checkpoints is not None else "elastic"

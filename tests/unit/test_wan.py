@@ -124,6 +124,16 @@ def test_a_plan_whose_workers_fail_needs_a_lab(recovery: Recovery) -> None:
         require_a_real_network(replace(plan, recovery=recovery))
 
 
+def test_limits_of_nodes_need_a_lab() -> None:
+    """They were left out without a word."""
+    from testbed.wan.wan_session import require_a_real_network  # imports torch
+
+    files = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
+    plan = load_plan(*files, settings=["topology.datacenters.paris.cpus=0.5"])
+    with pytest.raises(BadInput, match=r"plan.json: network.limits: got 'paris/0, .*', expected none: a machine"):
+        require_a_real_network(plan)
+
+
 # --- what torchrun says --------------------------------------------------------------------------
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
