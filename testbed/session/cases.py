@@ -63,6 +63,8 @@ class StartedSession:
     """How often at most a case is trained again where the machine was busy otherwise."""
     reconnect: Callable[[], None] | None = None
     """Has all workers connect to each other anew; None where they cannot."""
+    strict: bool = False
+    """Whether the run ends with a schedule for which a node has too little memory."""
 
 
 def train_cases(plan: Plan, session: StartedSession, references: Sequence[ReferenceOutcome]) -> dict[str, Any]:
@@ -99,7 +101,7 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
             once = partial(train, running, plan, cases, made, known_costs, routes.change)
             plan, done = repeated.trained(once, partial(_begin, session, plan, cases[0]))
         except RunFailed as error:
-            gave_up[begins.label] = _went_beyond_its_limits(running, begins.label, error)
+            gave_up[begins.label] = _went_beyond_its_limits(session, begins.label, error)
             continue
         if running.adaptation is not None:
             file.write(plan, results.directory / file.NAME)
@@ -157,12 +159,13 @@ def _known_costs(
     return None if found is None else dict(zip(working, found, strict=True))
 
 
-def _went_beyond_its_limits(running: Running, label: str, error: RunFailed) -> str:
+def _went_beyond_its_limits(session: StartedSession, label: str, error: RunFailed) -> str:
     """Why a schedule has ended, and the others need not: a node had no memory left, and new workers are there.
 
-    Raises the error where it is another one.
+    Raises the error where it is another one, and whatever it is where the session is strict.
     """
-    why = None if running.workers is None else running.workers.out_of_memory()
+    running = session.running
+    why = None if running.workers is None or session.strict else running.workers.out_of_memory()
     if why is None:
         raise error
     assert running.workers is not None

@@ -53,7 +53,8 @@ class SessionOptions:
     """Opened outside the sandbox: inside, the machine's own threads cannot be seen."""
     host_priority: HostPriority = HostPriority.on
     strict: bool = False
-    """Whether links that are not as asked end the run, instead of leaving it untrusted."""
+    """Whether links that are not as asked end the run, instead of leaving it untrusted, and a schedule for which a node
+    has too little memory, instead of being left out."""
     kept_references: Path | None = None
     """A directory for the trainings in one process, where several plans are measured one after another."""
     control: bool = False
@@ -173,7 +174,8 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
     running = Running(LabAccounts(lab, live.background), live.loop, live.results, reporter, real_time, witness, *shared)
     without_shaping = partial(control.measure, running, lab) if live.options.control else None
     reconnect = None if plan.enforcement == "ports" else partial(live.standing.reconnect, live.loop, worlds, connecting)
-    return StartedSession(running, routes, live.identity, manifest, without_shaping, live.options.again, reconnect)
+    again, strict = live.options.again, live.options.strict
+    return StartedSession(running, routes, live.identity, manifest, without_shaping, again, reconnect, strict)
 
 
 def _pinned(plan: Plan, live: _Live) -> Pinning:

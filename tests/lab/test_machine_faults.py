@@ -194,6 +194,17 @@ def test_a_schedule_that_needs_more_memory_than_a_node_has_ends_and_the_next_one
 
 
 @pytest.mark.usefixtures("memory_groups")
+def test_with_strict_such_a_schedule_ends_the_run(tmp_path: Path) -> None:
+    words = command(tmp_path, "--out", "out", "--strict")
+    (tmp_path / "pair.yaml").write_text(TOPOLOGY.replace("east: {nodes: 1}", "east: {nodes: 1, memory: 300 MiB}"))
+    (tmp_path / "two.yaml").write_text(HUNGRY)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == ExitCode.RUN_FAILED, done.stderr
+    assert "error: east/0 needs more than its 300 MiB of memory: rank 0 was killed by signal 9" in done.stderr
+    assert "training 1f1b" not in done.stderr
+
+
+@pytest.mark.usefixtures("memory_groups")
 def test_of_several_jobs_the_node_whose_memory_ends_is_named_beside_the_rank(tmp_path: Path) -> None:
     words = command(tmp_path, "hungry.yaml", "--out", "out", "--iterations", "1")
     (tmp_path / "pair.yaml").write_text(
