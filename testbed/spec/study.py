@@ -202,6 +202,19 @@ class StudySpec(StrictModel):
                 raise FieldError(f"{name}.{error.field}", error.value, str(error)) from error
         return over
 
+    @model_validator(mode="after")
+    def _fields_are_said_once(self) -> Self:
+        """What an axis sets in all of its places is not the same in all cells; and one axis would undo another."""
+        same, by_axis = {setting(name): name for name in self.set}, dict[str, str]()
+        for axis_name, axis in self.over.items():
+            of_places = [frozenset(place.settings) for place in axis.places()]
+            for field in sorted(frozenset.intersection(*of_places) & same.keys()):
+                raise FieldError(f"set.{same[field]}", self.set[same[field]], f"no field of an axis ({axis_name})")
+            for field in sorted(frozenset.union(*of_places)):
+                if (other := by_axis.setdefault(field, axis_name)) != axis_name:
+                    raise FieldError(f"over.{axis_name}", field, f"a field that no other axis sets ({other} does)")
+        return self
+
 
 def study_of(source: Path | Document, settings: Mapping[str, str] | None = None) -> StudySpec:
     """The study in a YAML file, or of a document, with `--set` values laid over it. Raises BadInput."""

@@ -220,6 +220,35 @@ def test_a_wrong_study_is_one_error_and_starts_nothing(tmp_path: Path, fields: d
 # --- a whole study ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"set": {"microbatches": 16}}, r"set\.microbatches: got 16, expected no field of an axis \(a\)"),
+        (
+            {"b": {"field": "microbatches", "values": [12, 16]}},
+            r"over\.b: got .microbatches., .* that no other axis sets",
+        ),
+        (
+            {"b": {"values": {"x": {"microbatches": 2}, "y": {}}}},
+            r"over\.b: got .microbatches., .* that no other axis sets",
+        ),
+    ],
+    ids=["set", "axes", "words"],
+)
+def test_a_field_that_is_said_twice_is_refused(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    """What was said last was taken, and the table had cells with values that they were not made with."""
+    over = {"a": {"field": "microbatches", "values": [4, 8]}} | {
+        name: fields[name] for name in ("b",) if name in fields
+    }
+    with pytest.raises(BadInput, match=said):
+        study_of(study_file(tmp_path, over=over, set=fields.get("set", {})))
+
+
+def test_a_word_may_set_what_is_the_same_elsewhere(tmp_path: Path) -> None:
+    over = {"a": {"values": {"few": {"microbatches": 4}, "usual": {}}}}
+    assert study_of(study_file(tmp_path, over=over, set={"microbatches": 16})).set == {"microbatches": 16}
+
+
 def test_a_study_predicts_writes_draws_and_judges(tmp_path: Path) -> None:
     path = study_file(
         tmp_path,
