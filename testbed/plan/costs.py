@@ -155,7 +155,8 @@ def _burst_bytes(job: Job, chosen: JobSchedule) -> int:
     workload, stages = job.workload, chosen.stage_to_rank
     pairs = Counter(pair for a, b in pairwise(stages) if a != b for pair in ((a, b), (b, a)))
     sent = max(pairs.values(), default=0) * workload.microbatches
-    limit = max(_limits(workload, chosen.choice.memory))
+    kept = KEPT_WHEN_RECOMPUTING if workload.recompute else 1.0
+    limit = max(_limits(workload, chosen.choice.memory)) / kept
     most = min(sent, 2 * math.ceil(limit) * len(stages) // job.mesh.pp)
     return max(workload.message_bytes(), most * workload.message_bytes(), _most_between_replicas_bytes(job, chosen))
 
