@@ -376,6 +376,15 @@ def test_what_a_rank_may_have_on_its_way_is_bounded(schedule: str, memory: int, 
     assert largest_burst_bytes(with_cases(plan, [choice], {})) == messages * 1_000_000
 
 
+def test_where_activations_are_computed_again_a_limit_has_room_for_more_of_them() -> None:
+    """So a rank may have more on its way: of 8 microbatches all, where a window of 2 x 1 would hold them back."""
+    settings = {"message": "1 MB", "microbatches": "8", "recompute": "true"}
+    workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings)
+    plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), workload)
+    choice = ScheduleChoice(schedule="crosspipe-greedy", memory=1)
+    assert largest_burst_bytes(with_cases(plan, [choice], {})) == 8_000_000
+
+
 @pytest.mark.parametrize("name", ["]", "list[str]", "float", "a)"])
 def test_a_field_that_does_not_exist_may_be_called_anything(name: str) -> None:
     with pytest.raises(BadInput, match="no such field"):
