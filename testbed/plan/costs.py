@@ -17,7 +17,7 @@ from testbed.pipeline.problem import NO_CARD, Exchanged, PipelineRoutes, Problem
 from testbed.plan import counts, routes
 from testbed.plan.background import streams_on
 from testbed.plan.exchange import exchange_at, sites_of
-from testbed.plan.framing import ACK_BYTES, part_bytes, sent_and_acknowledged, super_packet_bytes, wire_bytes
+from testbed.plan.framing import ACK_BYTES, MSS, part_bytes, sent_and_acknowledged, super_packet_bytes, wire_bytes
 from testbed.plan.microbatches import cuts_of, job_in, memory_in
 from testbed.plan.network_state import link_costs
 from testbed.plan.plan import Case, Job, JobSchedule, Plan, Profile
@@ -146,7 +146,7 @@ def _most_between_replicas_bytes(job: Job, chosen: JobSchedule) -> int:
         cell = job.workload.cell_bytes(len(chosen.stage_to_rank), exchange.n_cells)
         sent: Counter[tuple[int, int]] = Counter()
         for step in (*exchange.gather, *exchange.reduction):
-            sent[step.source, step.target] += stages * step.n_cells * cell
+            sent[step.source, step.target] += stages * step.n_cells * _in_segments(cell)
         most = max(most, *sent.values())
     return most
 
@@ -158,7 +158,13 @@ def _burst_bytes(job: Job, chosen: JobSchedule) -> int:
     kept = KEPT_WHEN_RECOMPUTING if workload.recompute else 1.0
     limit = max(_limits(workload, chosen.choice.memory)) / kept
     most = min(sent, 2 * math.ceil(limit) * len(stages) // job.mesh.pp)
-    return max(workload.message_bytes(), most * workload.message_bytes(), _most_between_replicas_bytes(job, chosen))
+    return max(max(1, most) * _in_segments(workload.message_bytes()), _most_between_replicas_bytes(job, chosen))
+
+
+def _in_segments(payload: int) -> int:
+    """Bytes that a message takes of a window, which counts segments however full they are: its own, one for gloo's
+    header, and one for the notice of a message that comes the other way."""
+    return MSS * (-(-payload // MSS) + 2)
 
 
 def _problem(

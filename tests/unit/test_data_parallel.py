@@ -199,8 +199,9 @@ def test_gloos_own_all_reduce_is_said_not_to_be_modelled() -> None:
 def test_a_rank_that_sends_all_its_gradients_at_once_has_room_for_them() -> None:
     whole = two_by_two("sharding: none, algorithm: hierarchical, chunks: 2")
     of, both_stages = with_choices(whole), with_choices(whole, ScheduleChoice(schedule="zb-v"))
-    assert largest_burst_bytes(of) == 4_000_000
-    assert largest_burst_bytes(both_stages) == largest_burst_bytes(of)  # halves of it, and each is reduced by itself
+    assert 4_000_000 < largest_burst_bytes(of) < 4_000_000 * 1.05, "in whole segments"
+    # halves of it, and each is reduced by itself
+    assert 4_000_000 < largest_burst_bytes(both_stages) < 4_000_000 * 1.1
     # a member receives 3/4 of the vector once inside and once between, for two iterations, and sends from one message
     assert buffer_bytes(of) > 4 * 2 * 4_000_000
 

@@ -373,7 +373,7 @@ def test_what_a_rank_may_have_on_its_way_is_bounded(schedule: str, memory: int, 
     workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", {"message": "1 MB", "microbatches": "8"})
     plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), workload)
     choice = ScheduleChoice(schedule=schedule, memory=memory)
-    assert largest_burst_bytes(with_cases(plan, [choice], {})) == messages * 1_000_000
+    assert largest_burst_bytes(with_cases(plan, [choice], {})) == messages * (112 + 2) * MSS
 
 
 def test_where_activations_are_computed_again_a_limit_has_room_for_more_of_them() -> None:
@@ -382,7 +382,23 @@ def test_where_activations_are_computed_again_a_limit_has_room_for_more_of_them(
     workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings)
     plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), workload)
     choice = ScheduleChoice(schedule="crosspipe-greedy", memory=1)
-    assert largest_burst_bytes(with_cases(plan, [choice], {})) == 8_000_000
+    assert largest_burst_bytes(with_cases(plan, [choice], {})) == 8 * (112 + 2) * MSS
+
+
+def test_a_window_counts_segments_however_full_they_are() -> None:
+    """With each message two small ones: what gloo puts before it, and the notice of one that comes the other way."""
+    topology = load_topology(ROOT / "topologies/two-dc-longhaul.yaml")
+    for message, segments in (("1024 B", 1), ("8948 B", 1), ("8949 B", 2), ("77536 B", 9)):
+        settings = {
+            "model.d_model": "8",
+            "model.heads": "2",
+            "model.sequence": "8",
+            "message": message,
+            "microbatches": "8",
+        }
+        plan = make_plan(topology, load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings))
+        choice = ScheduleChoice(schedule="1f1b", memory=4)
+        assert largest_burst_bytes(with_cases(plan, [choice], {})) == 8 * (segments + 2) * MSS
 
 
 @pytest.mark.parametrize("name", ["]", "list[str]", "float", "a)"])
