@@ -176,7 +176,8 @@ def test_default_transport_is_left_alone_and_slower() -> None:
     tuned = in_sandbox(transfer, "otn-lossless", size)
     default = in_sandbox(transfer, "tcp-default", size)
     assert default["sysctls"]["net.ipv4.tcp_slow_start_after_idle"] == "1"
-    assert min(default["times"]) > 1.3 * min(tuned["times"])  # a busy machine adds to some of them
+    # the first message takes the round trips of a slow start; a busy machine makes it longer, and not all of the others
+    assert default["times"][0] > 2 * min(tuned["times"])
 
 
 @pytest.mark.parametrize("control", ["cubic", "bbr"])
