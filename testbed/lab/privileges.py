@@ -74,9 +74,8 @@ def in_user_namespace(find: Callable[[], str | None]) -> str | None:
                 ns.CLONE_NEWNET | ns.CLONE_NEWNS | ns.CLONE_NEWIPC | ns.CLONE_NEWUTS | ns.CLONE_NEWPID
             )
             ns.mount("none", "/", "none", ns.MS_REC | ns.MS_PRIVATE)
-            if (
-                first := os.fork()
-            ) != 0:  # the first process of the PID namespace: none can be started once it has ended
+            # the first process of the PID namespace: none can be started in it once that has ended
+            if (first := os.fork()) != 0:
                 os.waitpid(first, 0)
                 os._exit(0)
             said = find() or _NOTHING

@@ -110,7 +110,7 @@ def profiled(profile: Profile, schedule: Schedule) -> Pacing:
 
 
 def largest_burst_bytes(plan: Plan) -> int:
-    """The most that a rank may have on its way to another in any case.
+    """The most that a rank may have on its way to another in any case, in whole segments.
 
     Each message out belongs to a microbatch in flight on the rank that sends it (F) or takes it (G).
     """
@@ -119,11 +119,11 @@ def largest_burst_bytes(plan: Plan) -> int:
     if recovery is not None and recovery.checkpoints is not None and recovery.checkpoints.memory is not None:
         (job,), memory = plan.jobs, recovery.checkpoints.memory
         # a rank whose memory is lost gets two states, and of two ranks both from the other one
-        sent += [2 * size for case in plan.cases for size in state_bytes(job, case, memory)]
+        sent += [2 * _in_segments(size) for case in plan.cases for size in state_bytes(job, case, memory)]
     if recovery is not None and recovery.elastic is not None:
         (job,) = plan.jobs
         # one rank may be the only one left that has the state of all the others
-        sent += [job.mesh.dp * size for case in plan.cases for size in whole_state_bytes(job, case)]
+        sent += [job.mesh.dp * _in_segments(size) for case in plan.cases for size in whole_state_bytes(job, case)]
     return max([1, *sent])
 
 
