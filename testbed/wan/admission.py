@@ -103,7 +103,7 @@ def require_alike(come: Sequence[Introduction]) -> None:
             raise BadInput.of(where, "address", one.address, expected)
 
 
-def refuse(store: Any, world_size: int, error: Exception, code: int) -> None:
+def refuse(store: Any, world_size: int, error: BaseException, code: int) -> None:
     """Have all ranks end with the error; returns when they have heard it, or after some seconds."""
     store.set("answer", json.dumps({"error": str(error), "code": code}))
     until = time.monotonic() + _LEAVE_S

@@ -17,6 +17,9 @@ from testbed.thresholds import CLOCK_PACE
 _REMEMBERED = 512
 """Exchanges of one clock: those before say less than the last ones."""
 
+_GRAIN_S = 1e-9
+"""Clocks tell nanoseconds, and rounding takes less: by so little nothing contradicts."""
+
 
 class ClockExchange(NamedTuple):
     """What one exchange says of another clock, in seconds."""
@@ -56,7 +59,7 @@ class ClockOffsets:
         """Learn from one more."""
         if self.exchanges:
             most_s, least_s = self._bounds(exchange.at_s)
-            if exchange.most_s < least_s or exchange.least_s > most_s:
+            if exchange.most_s < least_s - _GRAIN_S or exchange.least_s > most_s + _GRAIN_S:
                 self.contradictions += 1
                 self.exchanges.clear()
         self.exchanges.append(exchange)

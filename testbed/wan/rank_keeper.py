@@ -42,6 +42,14 @@ _MOST_LOG = 1_000_000
 """Characters of a worker's log that rank 0 gets, from its end."""
 
 
+class EndedByTorchrun(BaseException):
+    """torchrun has told this process to end. No Exception: whatever is done when it comes, nothing may take it for a
+    failure of that."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"torchrun has ended rank {rank}: {WHY_ENDED}")
+
+
 @dataclass
 class RankKeeper:
     """Of one rank; `keep` returns when rank 0 lets it go."""
@@ -62,16 +70,22 @@ class RankKeeper:
     def keep(self) -> None:
         """Do as rank 0 says. Raises RunFailed: what it says has failed, it is gone, or torchrun ends us."""
         signal.signal(signal.SIGTERM, self._ended_by_torchrun)
-        with tempfile.TemporaryDirectory(prefix="testbed-wan-") as scratch, MachineWitness() as witness:
-            try:
-                self._serve(Path(scratch), witness)
-            except (EOFError, OSError) as error:
-                raise RunFailed("rank 0 has gone without a word") from error
-            finally:
-                self._end_worker()
+        try:
+            with tempfile.TemporaryDirectory(prefix="testbed-wan-") as scratch, MachineWitness() as witness:
+                self._keep(Path(scratch), witness)
+        except EndedByTorchrun as ended:
+            raise RunFailed(str(ended)) from None
+
+    def _keep(self, scratch: Path, witness: MachineWitness) -> None:
+        try:
+            self._serve(scratch, witness)
+        except (EOFError, OSError) as error:
+            raise RunFailed("rank 0 has gone without a word") from error
+        finally:
+            self._end_worker()
 
     def _ended_by_torchrun(self, *_: object) -> NoReturn:
-        raise RunFailed(f"torchrun has ended rank {self.rank}: {WHY_ENDED}")
+        raise EndedByTorchrun(self.rank)
 
     def _serve(self, scratch: Path, witness: MachineWitness) -> None:
         while True:

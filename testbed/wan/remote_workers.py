@@ -153,7 +153,7 @@ class Keepers:
 
 def wait_for_torchrun(gone: int) -> None:
     """The keeper of a rank is gone. That of rank 0 is on this machine: where torchrun has ended it, this process comes
-    next, and that has to be said. Its handler of SIGTERM raises RunFailed meanwhile."""
+    next, and that has to be said. Its handler of SIGTERM raises EndedByTorchrun meanwhile."""
     if gone == 0:
         time.sleep(_TORCHRUN_S)
 

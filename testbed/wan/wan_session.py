@@ -38,7 +38,7 @@ from testbed.train.protocol import WorkerPlace, WorldSpec
 from testbed.wan import admission, torchrun_environment
 from testbed.wan.admission import Introduction
 from testbed.wan.believed_paths import as_documents, hints, measure_paths
-from testbed.wan.rank_keeper import WHY_ENDED, RankKeeper
+from testbed.wan.rank_keeper import EndedByTorchrun, RankKeeper
 from testbed.wan.remote_workers import Keepers, RemoteWorkers
 from testbed.wan.torchrun_environment import TorchrunEnvironment
 from testbed.wan.wan_accounts import GivenRoutes, WanAccounts
@@ -136,6 +136,13 @@ def lead(plan: Plan | None, mine: WanRank, directory: Path, reporter: Reporter) 
     """
     import testbed.train.preload  # noqa: F401 - what is forked need not import it again
 
+    try:
+        return _lead(plan, mine, directory, reporter)
+    except EndedByTorchrun as ended:
+        raise RunFailed(str(ended)) from None
+
+
+def _lead(plan: Plan | None, mine: WanRank, directory: Path, reporter: Reporter) -> dict[str, Any]:
     place = mine.environment
     with ExitStack() as stack:
         store = connected(place.store, opens=not place.has_store)
@@ -151,7 +158,7 @@ def lead(plan: Plan | None, mine: WanRank, directory: Path, reporter: Reporter) 
             references = References(plan, launchers, None)
             signal.signal(signal.SIGTERM, _ended_by_torchrun)
             ranks = admission.invite(store, come)
-        except Exception as error:
+        except (Exception, EndedByTorchrun) as error:
             code = error.exit_code if isinstance(error, TestbedError) else ExitCode.RUN_FAILED
             admission.refuse(store, place.world_size, error, code)
             raise
@@ -162,7 +169,7 @@ def lead(plan: Plan | None, mine: WanRank, directory: Path, reporter: Reporter) 
 
 def _ended_by_torchrun(*_: object) -> NoReturn:
     _no_more_signals()
-    raise RunFailed(f"torchrun has ended rank 0: {WHY_ENDED}")
+    raise EndedByTorchrun(0)
 
 
 def _no_more_signals(*_: object) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,14 @@ from testbed.plan.recovery import Checkpoints, Elastic, Failure, Recovery
 from testbed.planning.resolve import load_plan
 from testbed.spec import load_topology
 from testbed.thresholds import CLOCK_PACE, CLOCK_SHARE
+from testbed.train import received
 from testbed.train.connections import segments_sent_again
-from testbed.wan import admission, torchrun_environment
+from testbed.wan import admission, torchrun_environment, wan_session
 from testbed.wan.admission import Introduction, Invitation
 from testbed.wan.believed_paths import MeasuredPath, hints
 from testbed.wan.machine_clocks import ClockExchange, ClockOffset, ClockOffsets, between_the_worst
 from testbed.wan.path_probe import MOST_BYTES, WORDS, measure_path, serve_path
+from testbed.wan.rank_keeper import EndedByTorchrun
 from testbed.wan.wan_messages import PathMeasured, PathOpened
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +79,14 @@ def test_a_clock_that_was_set_contradicts_what_was_known_and_is_learned_anew() -
         offsets.add(exchanged(at_s, ahead_s, 1e-3, 1e-3))
     assert offsets.contradictions == 1
     assert offsets.at(3.0).seconds == pytest.approx(3.0)
+
+
+def test_rounding_contradicts_nothing() -> None:
+    """Of a machine that has been up for days, microseconds of drift between exchanges of no time at all."""
+    offsets = ClockOffsets()
+    for number in range(3):
+        offsets.add(exchanged(float(number), 524288.0 + CLOCK_PACE * number, 0.0, 0.0))
+    assert offsets.contradictions == 0
 
 
 def test_two_other_machines_are_as_unsure_as_both_together() -> None:
@@ -330,3 +342,21 @@ def blocks(page: str) -> list[str]:
 
 def test_every_key_of_a_path_is_documented() -> None:
     assert {field.name for field in fields(MeasuredPath)} == documented("wan.json: an entry of `paths`")
+
+
+def test_the_end_by_torchrun_is_taken_for_no_bad_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come while a message is read, where whatever is wrong makes it none; then its sender counts as gone."""
+    ours, theirs = Pipe()
+    theirs.send(PathMeasured((1.0,), 1))
+
+    def interrupted(unpickler: object, module: str, name: str) -> object:
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("the signal was not heard")
+
+    monkeypatch.setattr(received._ValuesOnly, "find_class", interrupted)
+    before = signal.signal(signal.SIGTERM, wan_session._ended_by_torchrun)
+    try:
+        with pytest.raises(EndedByTorchrun, match="torchrun has ended rank 0"):
+            received.receive(ours)
+    finally:
+        signal.signal(signal.SIGTERM, before)
