@@ -60,21 +60,11 @@ def goodput_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{entry['label']}: goodput {measured['goodput']:.2%} of {show_time(measured['total_s'])} with "
             f"{_failures(entry)}, predicted {predicted['goodput']:.2%}"
         )
-        if entry.get("restarts_late"):
-            found.append(_late_line(entry))
         if "samples" in measured:
             rates = f"{measured['samples_per_s']:.4g} samples/s, predicted {predicted['samples_per_s']:.4g}"
             found.append(f"{entry['label']}: {measured['samples']} samples with the replicas that were there, {rates}")
         found += [_states_line(entry["label"], what, entry.get("states", ())) for what in _HOW]
     return [line for line in found if line]
-
-
-def _late_line(entry: Mapping[str, Any]) -> str:
-    """That workers were not connected when a restart's slot was over, which the prediction has nothing of."""
-    several = f"{entry['restarts_late']} restarts were" if entry["restarts_late"] > 1 else "1 restart was"
-    late = show_time(entry["restarts_late_s"])
-    why = "in which workers connect: restart= is too short"
-    return f"{entry['label']}: {several} up to {late} longer than the slot, {why}"
 
 
 def _states_line(label: str, what: str, rows: Sequence[Mapping[str, Any]]) -> str:

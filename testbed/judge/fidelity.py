@@ -87,6 +87,16 @@ class NetworkEvidence(NamedTuple):
     """Of a network that no lab has made; None in a lab, which has one clock."""
 
 
+class RestartsEvidence(NamedTuple):
+    """Of a job whose workers failed."""
+
+    late_s: Sequence[float]
+    """By how much the workers of each restart came to be connected later than its slot was over; 0 where it had
+    room."""
+    training_s: float
+    """Of the whole training, failures included."""
+
+
 class DisturbedTry(NamedTuple):
     """A training that was put aside, since the machine was busy otherwise."""
 
@@ -377,6 +387,21 @@ def order_check(overtaken_s: float, predicted_s: float) -> Check:
         f"or {share:.1%} of the iteration (limit {ORDER_SHARE.value:.1%}); --clock virtual keeps the order"
     )
     return share_check("replicas' messages out of turn", share, ORDER_SHARE, reason, allowed=".1%")
+
+
+def restarts_check(restarts: RestartsEvidence, limit: Limit) -> Check:
+    """Whether workers connected within the slots of restarts: goodput is foretold with these."""
+    late = [seconds for seconds in restarts.late_s if seconds > 0]
+    share, why = sum(late) / restarts.training_s, "goodput is foretold with these slots"
+    notes = list[str]()
+    if late:
+        several = f"{len(late)} restarts were up to" if len(late) > 1 else "1 restart was"
+        notes = [
+            f"{several} {show_time(max(late))} longer than the slot, in which workers connect: restart= is too short"
+        ]
+    reason = "; ".join([*notes, f"the training took {share:.1%} longer (limit {limit.value:.2%}), so goodput is off"])
+    found = share_check("restarts in their slots", share, limit._replace(why=why), reason, allowed=".2%")
+    return found if found.reasons else found._replace(notes=tuple(notes))
 
 
 def disturbed_share(rows: Sequence[IterationRow], baseline: Sequence[IterationRow]) -> float:

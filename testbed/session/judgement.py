@@ -162,8 +162,16 @@ def _evidence(plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTime
         "on_this_host_s": job.on_this_host and job.on_this_host.median_s,
         "in_run_s": _in_run_s(case, job, times),
         "modelled": modelled,
+        "restarts": _restarts(case),
         "disturbed_before": [one._asdict() for one in case.disturbed_before],
     }
+
+
+def _restarts(case: TrainedCase) -> dict[str, Any] | None:
+    """RestartsEvidence; None where workers cannot fail."""
+    if not case.spans:
+        return None
+    return {"late_s": list(case.restarts_late_s), "training_s": case.spans[-1].end_s - case.spans[0].begin_s}
 
 
 def _in_run_s(case: TrainedCase, job: TrainedJob, times: MessageTimes) -> float | None:

@@ -6,18 +6,18 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from in_process import run_testbed
 
-from testbed.cli.goodput_tables import goodput_lines
 from testbed.errors import BadInput
 from testbed.goodput.intervals import daly_interval_s, expected_goodput, young_interval_s
 from testbed.goodput.recovering_plan import Chaos, read_chaos, read_checkpoints, read_failure, spans_of_case
 from testbed.goodput.spans import Span, Spending, foretold, shares_of
+from testbed.judge.fidelity import RestartsEvidence, restarts_check
 from testbed.plan.recovery import Checkpoints, Failure, Recovery, drawn_failures
 from testbed.planning import file
+from testbed.thresholds import Limit
 
 TRAIN, SAVE, RESTART = Spending
 
@@ -244,12 +244,20 @@ def test_a_plan_keeps_the_failures_that_come_while_it_is_trained(tmp_path: Path)
         file.from_json(file.to_json(plan).replace('"rank": 3', '"rank": 4'), "damaged")
 
 
-def test_restarts_that_do_not_fit_their_slots_are_said() -> None:
-    shares = {"total_s": 10.0, "goodput": 0.5}
-    entry: dict[str, Any] = {"label": "1f1b", "failures": 2, "measured": shares, "predicted": shares}
-    assert len(goodput_lines([entry])) == 1
-    _, said = goodput_lines([entry | {"restarts_late": 2, "restarts_late_s": 0.437}])
-    assert "2 restarts were up to 437 ms longer than the slot" in said
+def test_goodput_whose_restarts_do_not_fit_their_slots_is_untrusted() -> None:
+    """What is foretold has the slots: of a tenth more nobody may say that it was measured as foretold."""
+    limit = Limit(0.01, "")
+    assert restarts_check(RestartsEvidence([0.0, 0.0], 10.0), limit).reasons == ()
+    in_time = restarts_check(RestartsEvidence([], 10.0), limit)
+    assert (in_time.ok, in_time.notes) == (True, ())
+    little = restarts_check(RestartsEvidence([0.0, 0.09], 10.0), limit)
+    assert little.ok
+    assert little.notes == (
+        "1 restart was 90 ms longer than the slot, in which workers connect: restart= is too short",
+    )
+    (reason,) = restarts_check(RestartsEvidence([0.437, 0.0, 0.4], 10.0), limit).reasons
+    assert reason.startswith("2 restarts were up to 437 ms longer than the slot, in which workers connect: restart= ")
+    assert reason.endswith("; the training took 8.4% longer (limit 1.00%), so goodput is off")
 
 
 def test_spans_have_their_length() -> None:
