@@ -98,7 +98,7 @@ class CaseEvidence(NamedTuple):
     disturbed_before: Sequence[fidelity.DisturbedTry] = ()
     """What was trained before, and put aside."""
 
-    restarts: fidelity.RestartsEvidence | None = None
+    slots: fidelity.SlotsEvidence | None = None
     """None where workers cannot fail."""
 
     takes_part: Mapping[int, Sequence[int]] | None = None
@@ -163,8 +163,8 @@ def judge(case: CaseEvidence) -> list[Check]:
         checks.append(numerics.count_check(len(rows)))
         checks.append(fidelity.disturbance_check(rows, case.baseline, case.disturbed_before))
         checks.append(fidelity.order_check(case.overtaken_s, case.predicted_s))
-    if case.restarts is not None:
-        checks.append(fidelity.restarts_check(case.restarts, CHANGE_SHARE if case.real else MODEL_SHARE))
+    if case.slots is not None:
+        checks.append(fidelity.slots_check(case.slots, CHANGE_SHARE if case.real else MODEL_SHARE))
     if case.profiling is not None:
         checks.append(fidelity.core_check(rows, case.baseline))
     if host_s is not None:

@@ -87,12 +87,14 @@ class NetworkEvidence(NamedTuple):
     """Of a network that no lab has made; None in a lab, which has one clock."""
 
 
-class RestartsEvidence(NamedTuple):
-    """Of a job whose workers failed."""
+class SlotsEvidence(NamedTuple):
+    """Of a job whose workers failed: what did not fit the slots of recovery."""
 
-    late_s: Sequence[float]
+    restarts_late_s: Sequence[float]
     """By how much the workers of each restart came to be connected later than its slot was over; 0 where it had
     room."""
+    saves_late_s: Sequence[float]
+    """The same of each state that was written to disk."""
     training_s: float
     """Of the whole training, failures included."""
 
@@ -389,19 +391,27 @@ def order_check(overtaken_s: float, predicted_s: float) -> Check:
     return share_check("replicas' messages out of turn", share, ORDER_SHARE, reason, allowed=".1%")
 
 
-def restarts_check(restarts: RestartsEvidence, limit: Limit) -> Check:
-    """Whether workers connected within the slots of restarts: goodput is foretold with these."""
-    late = [seconds for seconds in restarts.late_s if seconds > 0]
-    share, why = sum(late) / restarts.training_s, "goodput is foretold with these slots"
-    notes = list[str]()
-    if late:
-        several = f"{len(late)} restarts were up to" if len(late) > 1 else "1 restart was"
-        notes = [
-            f"{several} {show_time(max(late))} longer than the slot, in which workers connect: restart= is too short"
-        ]
-    reason = "; ".join([*notes, f"the training took {share:.1%} longer (limit {limit.value:.2%}), so goodput is off"])
-    found = share_check("restarts in their slots", share, limit._replace(why=why), reason, allowed=".2%")
-    return found if found.reasons else found._replace(notes=tuple(notes))
+def slots_check(slots: SlotsEvidence, limit: Limit) -> Check:
+    """Whether what a job did to recover fitted its slots: goodput is foretold with these."""
+    kinds = {
+        "restart": (slots.restarts_late_s, "the slot, in which workers connect: restart= is too short"),
+        "save": (slots.saves_late_s, "the slot, in which states are written: save= is too short"),
+    }
+    share = sum(sum(late_s) for late_s, _ in kinds.values()) / slots.training_s
+    said = [
+        _later(kind, [seconds for seconds in late_s if seconds > 0], what)
+        for kind, (late_s, what) in kinds.items()
+        if sum(late_s) > limit.value / len(kinds) * slots.training_s
+    ]
+    off = f"the training took {share:.1%} longer (limit {limit.value:.2%}), so goodput is off"
+    why = "goodput is foretold with these slots"
+    found = share_check("recovery in its slots", share, limit._replace(why=why), "; ".join([*said, off]), allowed=".2%")
+    return found if found.reasons else found._replace(notes=tuple(said))
+
+
+def _later(kind: str, late_s: Sequence[float], what: str) -> str:
+    several = f"{len(late_s)} {kind}s were up to" if len(late_s) > 1 else f"1 {kind} was"
+    return f"{several} {show_time(max(late_s))} longer than {what}"
 
 
 def disturbed_share(rows: Sequence[IterationRow], baseline: Sequence[IterationRow]) -> float:

@@ -18,7 +18,7 @@ from testbed.goodput.foretelling import shares_document
 from testbed.goodput.spans import Span, Spending
 from testbed.judge.evidence import CaseEvidence, Profiling, judge
 from testbed.judge.execution import executed_rows, planned_rows
-from testbed.judge.fidelity import Check, DisturbedTry, RestartsEvidence
+from testbed.judge.fidelity import Check, DisturbedTry, SlotsEvidence
 from testbed.judge.messages import by_flow, by_iteration
 from testbed.pipeline.ir import Row
 from testbed.plan.events import at_work
@@ -145,7 +145,7 @@ def evidence_of(files: RunFiles, label: str) -> dict[int, CaseEvidence]:
             in_run_s=written["in_run_s"],
             modelled=written["modelled"],
             # runs of before trained nothing again
-            restarts=RestartsEvidence(**written["restarts"]) if written.get("restarts") else None,
+            slots=SlotsEvidence(**written["slots"]) if written.get("slots") else None,
             disturbed_before=[DisturbedTry(**one) for one in written.get("disturbed_before", ())],
         )
     return found

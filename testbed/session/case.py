@@ -259,7 +259,8 @@ class _UnderWay:
             ended_part = TrainedCase(part.case, *collected, swap=swap)
             if isinstance(going, RecoveringRounds | ElasticRounds):
                 ended_part.spans, ended_part.exchanged = going.spans, going.exchanged
-                ended_part.cuts_late_s, ended_part.restarts_late_s = going.cuts_late_s, going.restarts_late_s
+                ended_part.cuts_late_s = going.cuts_late_s
+                ended_part.restarts_late_s, ended_part.saves_late_s = going.restarts_late_s, going.saves_late_s
             done.append(ended_part)
         for ended_case in done:
             ended_case.events = [one for one in played if one.iteration in ended_case.phase.rounds]

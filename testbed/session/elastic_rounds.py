@@ -61,6 +61,8 @@ class ElasticRounds:
 
     cuts_late_s: Sequence[float] = ()
     """Nobody is cut off."""
+    saves_late_s: Sequence[float] = ()
+    """Nothing is written to disk."""
 
     def __init__(self, job: ElasticJob) -> None:
         self.spans: list[Span] = []

@@ -12,7 +12,7 @@ from testbed.judge import comparison
 from testbed.judge import network_metric as fair
 from testbed.judge.comparison import Beside, MeasuredCase
 from testbed.judge.evidence import CaseEvidence, judge
-from testbed.judge.fidelity import NetworkEvidence
+from testbed.judge.fidelity import NetworkEvidence, SlotsEvidence
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages, MessageTimes, by_flow
 from testbed.judge.network_metric import CaseFairness
@@ -162,16 +162,17 @@ def _evidence(plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTime
         "on_this_host_s": job.on_this_host and job.on_this_host.median_s,
         "in_run_s": _in_run_s(case, job, times),
         "modelled": modelled,
-        "restarts": _restarts(case),
+        "slots": _slots(case),
         "disturbed_before": [one._asdict() for one in case.disturbed_before],
     }
 
 
-def _restarts(case: TrainedCase) -> dict[str, Any] | None:
-    """RestartsEvidence; None where workers cannot fail."""
+def _slots(case: TrainedCase) -> dict[str, Any] | None:
+    """SlotsEvidence; None where workers cannot fail."""
     if not case.spans:
         return None
-    return {"late_s": list(case.restarts_late_s), "training_s": case.spans[-1].end_s - case.spans[0].begin_s}
+    training_s = case.spans[-1].end_s - case.spans[0].begin_s
+    return SlotsEvidence([*case.restarts_late_s], [*case.saves_late_s], training_s)._asdict()
 
 
 def _in_run_s(case: TrainedCase, job: TrainedJob, times: MessageTimes) -> float | None:

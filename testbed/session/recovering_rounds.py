@@ -201,6 +201,7 @@ class RecoveringRounds:
     def __init__(self, job: RecoveringJob) -> None:
         self.spans: list[Span] = []
         self.restarts_late_s: list[float] = []
+        self.saves_late_s: list[float] = []
         self.saves = 0
         self.memory = job.memory
         self._job, self._directory = job, job.workers.directory
@@ -326,7 +327,9 @@ class RecoveringRounds:
         directory.mkdir()
         let_workers_write(directory)
         self._job.loop.ask({0: SaveState(str(directory), fails)}, self._job.deadline, "save its state")
-        time.sleep(max(0.0, began_s + slot_s - time.monotonic()))
+        left_s = began_s + slot_s - time.monotonic()
+        self.saves_late_s.append(max(0.0, -left_s))
+        time.sleep(max(0.0, left_s))
         return time.monotonic() - began_s
 
     def _keep(self, span: Span, directory: Path) -> None:

@@ -133,9 +133,11 @@ class TrainedCase:
     exchanged: Sequence[StateExchange] = ()
     """What its ranks sent each other of their states."""
     cuts_late_s: Sequence[float] = ()
+    """How much later than asked for links carried nothing, and carried again, as datacenters were cut off."""
     restarts_late_s: Sequence[float] = ()
     """By how much workers of each restart came to be connected later than its slot was over; 0 where that had room."""
-    """How much later than asked for links carried nothing, and carried again, as datacenters were cut off."""
+    saves_late_s: Sequence[float] = ()
+    """The same of states that were written to disk."""
     swap: Swap | None = None
     """What it took to go on with it from the case before; None of one that begins."""
     disturbed_before: Sequence[fidelity.DisturbedTry] = ()

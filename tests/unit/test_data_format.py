@@ -147,7 +147,7 @@ def write(directory: Path, case: Found) -> None:
         "on_this_host_s": case.on_this_host_s,
         "in_run_s": None,
         "modelled": True,
-        "restarts": None,
+        "slots": None,
         "disturbed_before": (),
     }
     before = [row(number, loss=1.0, warmup=False) for number in range(3)]

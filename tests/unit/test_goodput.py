@@ -14,7 +14,7 @@ from testbed.errors import BadInput
 from testbed.goodput.intervals import daly_interval_s, expected_goodput, young_interval_s
 from testbed.goodput.recovering_plan import Chaos, read_chaos, read_checkpoints, read_failure, spans_of_case
 from testbed.goodput.spans import Span, Spending, foretold, shares_of
-from testbed.judge.fidelity import RestartsEvidence, restarts_check
+from testbed.judge.fidelity import SlotsEvidence, slots_check
 from testbed.plan.recovery import Checkpoints, Failure, Recovery, drawn_failures
 from testbed.planning import file
 from testbed.thresholds import Limit
@@ -244,20 +244,20 @@ def test_a_plan_keeps_the_failures_that_come_while_it_is_trained(tmp_path: Path)
         file.from_json(file.to_json(plan).replace('"rank": 3', '"rank": 4'), "damaged")
 
 
-def test_goodput_whose_restarts_do_not_fit_their_slots_is_untrusted() -> None:
+def test_goodput_whose_slots_were_too_short_is_untrusted() -> None:
     """What is foretold has the slots: of a tenth more nobody may say that it was measured as foretold."""
     limit = Limit(0.01, "")
-    assert restarts_check(RestartsEvidence([0.0, 0.0], 10.0), limit).reasons == ()
-    in_time = restarts_check(RestartsEvidence([], 10.0), limit)
+    in_time = slots_check(SlotsEvidence([0.0, 0.0], [1e-6], 10.0), limit)
     assert (in_time.ok, in_time.notes) == (True, ())
-    little = restarts_check(RestartsEvidence([0.0, 0.09], 10.0), limit)
+    little = slots_check(SlotsEvidence([0.0, 0.09], [], 10.0), limit)
     assert little.ok
-    assert little.notes == (
-        "1 restart was 90 ms longer than the slot, in which workers connect: restart= is too short",
-    )
-    (reason,) = restarts_check(RestartsEvidence([0.437, 0.0, 0.4], 10.0), limit).reasons
+    (note,) = little.notes
+    assert note == "1 restart was 90 ms longer than the slot, in which workers connect: restart= is too short"
+    (reason,) = slots_check(SlotsEvidence([0.437, 0.0, 0.4], [0.01], 10.0), limit).reasons
     assert reason.startswith("2 restarts were up to 437 ms longer than the slot, in which workers connect: restart= ")
-    assert reason.endswith("; the training took 8.4% longer (limit 1.00%), so goodput is off")
+    assert reason.endswith("too short; the training took 8.5% longer (limit 1.00%), so goodput is off")
+    (reason,) = slots_check(SlotsEvidence([], [0.1, 0.2], 10.0), limit).reasons
+    assert reason.startswith("2 saves were up to 200 ms longer than the slot, in which states are written: save= is ")
 
 
 def test_spans_have_their_length() -> None:

@@ -31,8 +31,10 @@ def words(
     return found + [word for failure in failures for word in ("--failure", failure)]
 
 
-def elastic(options: str, *failures: str, settings: tuple[str, ...], sharding: str = "none") -> list[str]:
-    found = ["--schedule", "1f1b", "--iterations", "6", "--set", "warmup=1", "--elastic", f"restart=4 s{options}"]
+def elastic(
+    options: str, *failures: str, settings: tuple[str, ...], sharding: str = "none", restart: str = "4 s"
+) -> list[str]:
+    found = ["--schedule", "1f1b", "--iterations", "6", "--set", "warmup=1", "--elastic", f"restart={restart}{options}"]
     found += [word for one in (*settings, f"data_parallel.sharding={sharding}") for word in ("--set", one)]
     return found + [word for failure in failures for word in ("--failure", failure)]
 
@@ -153,6 +155,9 @@ def asked(place: Path) -> dict[str, Asked]:
                 *elastic(",every=2", while_copied(place), "node paris/0 at 7 s", settings=THREE, sharding="zero-1"),
             )
         ),
+        "too short": Asked(
+            planned(place, NETWORK, JOB, *elastic("", "rank 1 at 0.9 s", settings=REPLICAS, restart="100 ms"))
+        ),
         "cut off": Asked(
             planned(place, NETWORK, JOB, *words(CUT.format("1.5 s"), to="neighbour,notice=400 ms", **WIDE)),
             shaper="relay",
@@ -191,6 +196,15 @@ def test_time_goes_where_it_was_foretold(measured: Mapping[str, Measured], name:
     assert entry["failures"] == len(plan.recovery.failures) > 0  # type: ignore[union-attr]
     assert entry["measured"]["goodput"] == pytest.approx(entry["predicted"]["goodput"], rel=MODEL_SHARE.value)
     assert entry["measured"]["restarting_s"] == pytest.approx(entry["predicted"]["restarting_s"], abs=1e-4)
+
+
+def test_a_restart_that_does_not_fit_its_slot_is_named(measured: Mapping[str, Measured]) -> None:
+    (row,), (entry,) = measured["too short"].document["schedules"], measured["too short"].document["goodput"]
+    assert abs(row["error"]) <= MODEL_SHARE.value, "of the iterations: the restart is another matter"
+    (reason,) = row["reasons"]
+    assert reason.startswith("1 restart was ")
+    assert "restart= is too short" in reason
+    assert entry["measured"]["goodput"] < entry["predicted"]["goodput"] * (1 - MODEL_SHARE.value)
 
 
 def failed_in(entry: Mapping[str, Any]) -> list[str]:
