@@ -17,12 +17,16 @@ from testbed.errors import BadInput, ExitCode
 from testbed.files import output, require_writable, write_output
 
 if TYPE_CHECKING:
+    from testbed.spec.workload import Workload
     from testbed.sweep.axes import Compared, LinkPoint
     from testbed.sweep.measured_axes import MeasuredPoint
 
 DELAYS = ("4 ms", "8 ms", "16 ms", "32 ms", "64 ms", "128 ms")
 RATES = ("32 Gbit/s", "128 Gbit/s", "512 Gbit/s", "2.048 Tbit/s", "8.192 Tbit/s")
 """The range of CrossPipe's Figure 9: 4 to 128 ms, 4 to 1024 GB/s."""
+
+_WORTH_A_WORD = 0.01
+"""Of what is exchanged."""
 
 
 _Delays = Annotated[
@@ -89,7 +93,7 @@ def compare_axes(
         measured = measured_axes.measure(asked, some, out, limit_s=limit_s, reporter=reporter)
     if picture is not None:
         _draw(asked.name, found, measured, picture)
-    _show(asked.name, found, measured, out, picture, as_json=as_json)
+    _show(asked, found, measured, out, picture, as_json=as_json)
     if not all(point.trusted and point.as_predicted for point in measured):
         raise typer.Exit(ExitCode.UNTRUSTED)
 
@@ -105,7 +109,7 @@ def _points(delays: Sequence[str], rates: Sequence[str]) -> list[LinkPoint]:
 
 
 def _show(
-    name: str,
+    asked: Workload,
     found: Sequence[Compared],
     measured: Sequence[MeasuredPoint],
     out: Path | None,
@@ -114,8 +118,11 @@ def _show(
     as_json: bool,
 ) -> None:
     """Write axes.json where results are kept; print the same, and where the picture is."""
+    from testbed.sweep.axes import exchanged_beyond
+
+    beyond = exchanged_beyond(asked)
     shown = {"points": [one.as_json() for one in found], "measured": [one.as_json() for one in measured]}
-    document = {"workload": name, **shown}
+    document = {"workload": asked.name, "exchanged_beyond": beyond, **shown}
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_output(out / "axes.json", json.dumps(document, indent=2) + "\n", "--out")
@@ -123,7 +130,13 @@ def _show(
         options.emit(document)
         return
     console = options.stdout_console(100)
-    _print(console, name, found, measured)
+    _print(console, asked.name, found, measured)
+    if beyond > _WORTH_A_WORD:
+        console.print(
+            f"stages are uneven: every rank exchanges as much as the largest, {beyond:.1%} more in all than the model "
+            "has, so that data over a link whose rate decides takes up to so much longer here",
+            highlight=False,
+        )
     if picture is not None:
         console.print(f"drawn in {picture}", highlight=False, soft_wrap=True)
 

@@ -152,6 +152,11 @@ def compare(workload: Workload, point: LinkPoint, names: Sequence[str] = ()) -> 
     return Compared(point, pipeline, data, one_site_s + exchanged_s, one_site_s)
 
 
+def exchanged_beyond(workload: Workload) -> float:
+    """By which share all ranks together exchange more than the model has: each of them as much as the largest one."""
+    return workload.parallelism.pipeline * similitude.exchanged_bytes(workload) / _gradient_bytes(workload) - 1
+
+
 def _times(plan: Plan, found: Sequence[Candidate]) -> AxisTimes:
     at = similitude.scales(plan.jobs[0].workload, plan.host_costs.gloo_bytes)
     assert at is not None  # asked for by require_axes

@@ -14,6 +14,7 @@ from testbed.cli import app
 from testbed.cli.compare_axes import _print
 from testbed.cli.options import stdout_console
 from testbed.errors import BadInput
+from testbed.plan.counts import gradient_bytes
 from testbed.spec import load_workload
 from testbed.sweep.axes import Compared, LinkPoint, compare, plan_over, require_axes
 from testbed.sweep.axes_picture import draw
@@ -126,6 +127,22 @@ def test_the_picture_has_every_point(grid: list[Compared], tmp_path: Path, endin
         assert all(f"{one.winner} {max(one.gain, 1 / one.gain):.2f}x" in text for one in grid)
         draw(grid, tmp_path / "again.svg", heading="job", measured=grid[:1])
         assert (tmp_path / "again.svg").read_text(encoding="utf-8") == text
+
+
+def test_uneven_stages_are_said_to_exchange_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rank as much as the largest: sixteen ranks of 126 layers are nearly even, fourteen are not."""
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ["compare-axes", str(LLAMA3), "--delay", "4 ms", "--rate", "32 Gbit/s", "--schedule", "1f1b", "--quiet"]
+    even, uneven = ([*words, "--set", f"parallelism.pipeline={ranks}"] for ranks in (16, 14))
+    full = load_workload(LLAMA3, {"parallelism.pipeline": "14"}).full_scale
+    assert full is not None
+    each = [gradient_bytes(full, rank, 14) for rank in range(14)]
+    beyond = json.loads(CliRunner().invoke(app, [*uneven, "--json"]).stdout)["exchanged_beyond"]
+    assert beyond == pytest.approx(14 * max(each) / sum(each) - 1)
+    said = CliRunner().invoke(app, uneven).stdout
+    assert f"exchanges as much as the largest, {beyond:.1%} more" in " ".join(said.split())
+    assert max(map(len, said.splitlines())) <= 80
+    assert "uneven" not in CliRunner().invoke(app, even).stdout
 
 
 def test_the_command_as_json() -> None:
