@@ -11,7 +11,7 @@ from typing import Any
 from testbed.baseline import environment, tolerance
 from testbed.baseline.regression import CheckResult, CheckVerdict, Finding, is_regression
 from testbed.baseline.store import Baseline
-from testbed.baseline.tolerance import TIMES, FigureKind, Mode, Tolerances
+from testbed.baseline.tolerance import SHARES, TIMES, FigureKind, Mode, Tolerances
 from testbed.units import show_change, show_time
 
 WIDTH = 80
@@ -128,7 +128,7 @@ def show_value(quantity: FigureKind | None, value: float | None) -> str:
     match quantity:
         case FigureKind.error:
             return show_change(value, 3)
-        case FigureKind.bubble:
+        case FigureKind.bubble | FigureKind.goodput:
             return f"{value:z.3%}"
         case FigureKind.speedup:
             return f"{value:.3f}x"
@@ -154,7 +154,7 @@ def show_difference(finding: Finding) -> str:
     if quantity in TIMES:
         value, _, unit = show_time(abs(difference)).partition(" ")
         return f"{sign}{float(value):.3g} {unit}{share}"
-    if quantity in (FigureKind.error, FigureKind.bubble):
+    if quantity in SHARES:
         return f"{difference * 100:+z.3f} points"
     return f"{difference:+.3g}{share}"
 

@@ -124,6 +124,7 @@ def _write(directory: Path, task: Measurement, outcome: CheckResult, terms: Term
             task.mode,
             paced=is_paced(task.plan),
             controlled=all(figures.control_s is not None for figures in outcome.figures),
+            recovers=all(figures.recovers for figures in outcome.figures),
         ),
         environment=dict(outcome.environment),
         figures=outcome.figures,

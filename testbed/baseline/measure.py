@@ -15,6 +15,7 @@ from testbed.baseline.settings import is_of_files, made_anew
 from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.goodput.elastic_training import training_as_played
+from testbed.goodput.foretelling import foretold_of_case
 from testbed.judge.comparison import jobs_of
 from testbed.plan.events import at_work
 from testbed.plan.plan import Plan
@@ -100,12 +101,15 @@ def of_run(directory: Path) -> CheckResult:
         raise BadInput.of(str(directory), "comparison.json", "complete: false", "the results of a finished run")
     losses, jobs = _losses(directory / "iterations.parquet"), [job.name for job in jobs_of(found.comparison)]
     controls = control_times.read(directory)
+    goodputs = {entry["label"]: entry for entry in found.comparison.get("goodput", ())}
     figures = []
     for index, row in enumerate(found.comparison["schedules"]):
         number, label = jobs.index(row["job"]) if jobs else 0, row["label"]
         named = row | {"schedule": label, "losses": losses.get((label, number), [])}
         if (control := controls.get((label, row.get("job", "")))) is not None:
             named["control_s"] = control.median_s
+        if (goodput := goodputs.get(label)) is not None:
+            named |= {f"goodput_{whose}": goodput[whose]["goodput"] for whose in ("predicted", "measured")}
         figures.append(Figures.from_json(named, str(directory / "comparison.json"), f"schedules.{index}"))
     return CheckResult(tuple(figures), environment=environment.of_run(found.manifest, str(directory / "manifest.json")))
 
@@ -157,7 +161,17 @@ def _figures(plan: Plan) -> list[Figures]:
             name = plan.jobs[number].name if len(plan.jobs) > 1 else ""
             rounds = own_phase_of(plan, case, number).measured
             found = predicted_summary(part, rounds, mean=plan.rounds == "free")
-            figures.append(Figures(case.label, found.makespan_s, found.bubble_ratio, max(found.peaks), job=name))
+            goodput = None if plan.recovery is None else foretold_of_case(plan, case)["predicted"]["goodput"]
+            figures.append(
+                Figures(
+                    case.label,
+                    found.makespan_s,
+                    found.bubble_ratio,
+                    max(found.peaks),
+                    job=name,
+                    goodput_predicted=goodput,
+                )
+            )
     return figures
 
 

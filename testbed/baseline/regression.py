@@ -39,6 +39,9 @@ class Figures:
     """Whose they are; "" where there is one job only."""
     control_s: float | None = None
     """Median iteration time of the same training without shaping, in the same run; None where there was no control."""
+    goodput_predicted: float | None = None
+    """None where no workers fail, as the next one; of baselines of before always."""
+    goodput_measured: float | None = None
 
     @property
     def name(self) -> str:
@@ -50,9 +53,8 @@ class Figures:
         document = asdict(self)
         if not self.job:
             del document["job"]
-        if self.control_s is None:
-            del document["control_s"]
-        return document
+        optional = "control_s", "goodput_predicted", "goodput_measured"
+        return {name: value for name, value in document.items() if name not in optional or value is not None}
 
     @classmethod
     def from_json(cls, document: object, source: str, at: str) -> Figures:
@@ -68,7 +70,13 @@ class Figures:
             self.peak_in_flight_predicted,
             self.remade_s,
             job=self.job,
+            goodput_predicted=self.goodput_predicted,
         )
+
+    @property
+    def recovers(self) -> bool:
+        """Whether its workers fail, so that it has a goodput."""
+        return self.goodput_predicted is not None
 
     def value(self, quantity: FigureKind, first: Figures | None = None) -> float | None:
         """The figure that is compared; `first` is the schedule that a speed-up is over."""
@@ -88,6 +96,8 @@ class Figures:
                 return self.peak_in_flight_measured if measured else self.peak_in_flight_predicted
             case FigureKind.control:
                 return self.control_s
+            case FigureKind.goodput:
+                return self.goodput_measured if measured else self.goodput_predicted
             case FigureKind.loss:
                 return self.losses[-1] if self.losses else None
             case FigureKind.speedup:
@@ -283,7 +293,7 @@ def _verdict(quantity: FigureKind, was: float, now: float, allowed: float) -> Ch
     match quantity:
         case FigureKind.measured | FigureKind.predicted | FigureKind.remade:
             return CheckVerdict.slower if now > was else CheckVerdict.faster
-        case FigureKind.speedup:
+        case FigureKind.speedup | FigureKind.goodput:
             return CheckVerdict.faster if now > was else CheckVerdict.slower
         case _:
             return CheckVerdict.changed

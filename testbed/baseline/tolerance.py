@@ -47,6 +47,9 @@ class FigureKind(StrEnum):
     """Idle share of all ranks' time: the measured one where there is one."""
     in_flight = "in flight"
     """Most microbatches held at once on any rank: the measured one where there is one."""
+    goodput = "goodput"
+    """Of a job whose workers fail, the share of its time in iterations that it kept: the measured one where there is
+    one."""
     loss = "loss"
     """Loss of the last measured iteration."""
     control = "control"
@@ -67,6 +70,10 @@ class Band(NamedTuple):
     def allowed(self, baseline: float) -> float:
         """The largest difference from this figure that is no difference."""
         return max(self.absolute, self.relative * abs(baseline))
+
+
+SHARES = (FigureKind.error, FigureKind.bubble, FigureKind.goodput)
+"""Those that are shares of a time, whose differences are in percentage points."""
 
 
 Tolerances = Mapping[FigureKind, Band]
@@ -109,10 +116,18 @@ _REAL_WITH_CONTROL: dict[FigureKind, Band] = {
 }
 """A time that can be compared says all that a speed-up and a distance from an unchanged prediction do."""
 
+_GOODPUT = {Mode.predict: _SAME_COUNT, Mode.virtual: Band(5e-5, 0.0), Mode.real: Band(0.03, 0.0)}
+
 REASONS: dict[tuple[Mode, FigureKind], str] = {
     (Mode.predict, FigureKind.predicted): "the same schedule on the same plan is the same arithmetic, up to its order",
     (Mode.predict, FigureKind.remade): "generators are deterministic",
     (Mode.predict, FigureKind.bubble): "as the time",
+    (Mode.predict, FigureKind.goodput): "as the time",
+    (Mode.virtual, FigureKind.goodput): "a share of times that may each move by so much",
+    (
+        Mode.real,
+        FigureKind.goodput,
+    ): "as the error: what a machine does beside makes iterations longer, not restarts",
     (Mode.predict, FigureKind.in_flight): "a property of the schedule",
     (Mode.virtual, FigureKind.measured): "over ten seeds of the guest's kernel it lies within 1 us (docs/figures.md); "
     "another guest kernel or package may move ticks and wake-ups by some microseconds, once per message on the way",
@@ -138,12 +153,15 @@ REASONS: dict[tuple[Mode, FigureKind], str] = {
 }
 
 
-def default_tolerances(mode: Mode, *, paced: bool, controlled: bool = False) -> Tolerances:
-    """What a new baseline is judged by; `controlled`: on the real clock, with a control.
+def default_tolerances(mode: Mode, *, paced: bool, controlled: bool = False, recovers: bool = False) -> Tolerances:
+    """What a new baseline is judged by; `controlled`: on the real clock, with a control; `recovers`: its job has a
+    goodput.
 
     Without pacing the prediction is made of times measured in the run itself.
     """
     bands = _REAL_WITH_CONTROL if controlled else _DEFAULTS[mode]
+    if recovers:
+        bands = {**bands, FigureKind.goodput: _GOODPUT[mode]}
     if paced:
         return bands
     profiled = (FigureKind.predicted, FigureKind.remade, FigureKind.in_flight)
