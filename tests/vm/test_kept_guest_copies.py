@@ -201,14 +201,14 @@ def test_who_goes_takes_the_copy_along_and_leaves_the_guest_as_does_a_copy_that_
         name = f"ended-{number.name}"
         with kept.training(name) as process:
             process.send_signal(number)
-            _, said = process.communicate(timeout=30)
+            _, said = process.communicate(timeout=LIMIT_S)
             if number != signal.SIGKILL:
                 assert process.returncode == ExitCode.RUN_FAILED
                 assert said.strip().endswith("interrupted")
                 assert (kept.place / name / "manifest.json").is_file()
                 assert not list((kept.place / name).rglob(".*.partial*")), "a file that was being written is left"
-            wait_until(lambda: len(copies_below(before["process"])) == 1, "a copy goes on", 30)
-        wait_until(lambda: kept.guest("status")["running"] == 0, "the guest has not noticed", 30)
+            wait_until(lambda: len(copies_below(before["process"])) == 1, "a copy goes on", LIMIT_S)
+        wait_until(lambda: kept.guest("status")["running"] == 0, "the guest has not noticed", LIMIT_S)
         after = kept.guest("status")
         assert (after["process"], after["running"]) == (before["process"], 0)
     wait_until_removed(lambda: Path("/dev/shm").glob("testbed-guest-*"), LIMIT_S)
@@ -216,7 +216,7 @@ def test_who_goes_takes_the_copy_along_and_leaves_the_guest_as_does_a_copy_that_
     with kept.training("dead") as process:
         (copy,) = set(copies_below(before["process"])) - {original}
         os.kill(copy, signal.SIGKILL)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == ExitCode.RUN_FAILED
     assert "error: the guest's kernel ended before its work did" in said
     kept.measured("after")
@@ -280,7 +280,7 @@ def test_a_guest_that_does_not_answer_is_ended_and_ends_its_copies(
         code, _, said = own.called(*own.run("stopped", "--quiet"))
         assert code == ExitCode.RUN_FAILED
         assert f"the kept guest did not answer within {ANSWER_S:g} s: it is ended" in said
-        _, said = orphan.communicate(timeout=30)
+        _, said = orphan.communicate(timeout=LIMIT_S)
     assert orphan.returncode == ExitCode.RUN_FAILED
     assert "it was a copy of the kept guest, which has ended" in said
     wait_until_gone({keeper, *below, *copied})
