@@ -288,7 +288,7 @@ class Drawn:
         rank = draw.randrange(row["pipeline"] * row["data"] * row["tensor"]) if row["fails"] else None
         match row["fails"]:
             case True:
-                found |= {"--checkpoint": "every=2,save=30 ms,restart=200 ms", "--failure": [f"rank {rank} at 0.15 s"]}
+                found |= {"--checkpoint": "every=2,save=30 ms,restart=1500 ms", "--failure": [f"rank {rank} at 0.15 s"]}
             case "neighbour":
                 saved = f"every=2,to=neighbour,save={draw.randint(0, 40)} ms,restart=1500 ms,disk=4,disk-save=50 ms"
                 chaos = f"mtbf={draw.uniform(2, 5):.2f} s,seed={draw.randrange(1000)},of=nodes"
