@@ -481,6 +481,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def test_a_kept_order_that_other_ranks_cannot_run_is_refused_by_the_name_of_its_plan() -> None:
+    with pytest.raises(BadInput, match=r"plan.json: schedule 1f1b: rank 0: .*: 4 rows for 3 ranks"):
+        with_settings(planned_with(["1f1b"]), ["parallelism.pipeline=3"], "plan.json")
+
+
 def test_settings_are_laid_over_what_the_plan_was_made_of() -> None:
     """Values that no decimal number has come back to the last bit; nothing else changes."""
     directions = "forward: {rate: 3 Mbit/s}, reverse: {rate: 0.7 Gbit/s, queue: 1.1 MB}"
