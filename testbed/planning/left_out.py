@@ -94,7 +94,17 @@ def _left_out(plan: Plan, cases: Sequence[Case], jobs: Sequence[int]) -> list[st
     for job in (plan.jobs[number] for number in jobs):
         if job.workload.data_parallel.collective.by_gloo:
             lines.append(_of_gloo(plan, job))
+    lines += _of_processors(plan, [node for number in jobs for node in plan.jobs[number].nodes])
     return lines + _of_tensor_ranks(plan, _known(cases)) + _of_queues(plan, _known(cases))
+
+
+def _of_processors(plan: Plan, nodes: Sequence[str]) -> list[str]:
+    """Nodes that may have less than a processor for every rank; `nodes`: of each rank."""
+    limits = [(limit.node, limit.cpus) for limit in plan.network.limits if limit.cpus is not None]
+    few = [f"{node} {cpus:g}" for node, cpus in limits if cpus < nodes.count(node)]
+    if not few:
+        return []
+    return [f"limits of processors are not in the model ({_listed(few)}): what ranks there do may take its turn late"]
 
 
 def _called(plan: Plan, case: Case, number: int) -> str:
