@@ -174,8 +174,8 @@ def test_nodes_with_less_than_a_processor_for_every_rank_are_said() -> None:
     """On a real clock they come late, and that is no fault of the machine's."""
     document = {
         "name": "t",
-        "datacenters": {"a": {"nodes": 2, "cpus": 0.5}, "b": {"nodes": 2, "cpus": 1}, "c": {"nodes": 1, "cpus": 0.1}},
-        "links": [{"between": [one, "b"], "delay": "5 ms", "rate": "1 Gbit/s"} for one in ("a", "c")],
+        "datacenters": {"a": {"nodes": 2, "cpus": 0.5}, "b": {"nodes": 2, "cpus": 1}},
+        "links": [{"between": ["a", "b"], "delay": "5 ms", "rate": "1 Gbit/s"}],
     }
     plan = resolve.make_plan(validate(Topology, document, "t"), load_workload(WORKLOAD, {"schedules": "[1f1b]"}))
     (line,) = warnings(plan)
