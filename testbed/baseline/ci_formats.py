@@ -23,11 +23,13 @@ class Target(NamedTuple):
 
 def targets_of(asked: Sequence[str]) -> list[Target]:
     """What `--write FORMAT=FILE` asks for. Raises BadInput."""
-    found = []
+    found = list[Target]()
     for text in asked:
         name, equals, file = text.partition("=")
         if name not in FORMATS or not equals or not file:
             raise BadInput.of("--write", "option", text, f"FORMAT=FILE, with a FORMAT of {', '.join(FORMATS)}")
+        if Path(file) in [target.file for target in found]:
+            raise BadInput.of("--write", "option", text, "a file of its own for each FORMAT")
         found.append(Target(name, Path(file)))
     return found
 

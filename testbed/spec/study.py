@@ -72,6 +72,12 @@ class AxisValue(NamedTuple):
     settings: Mapping[str, Any]
     """Fields, as `--set` names them, and their values as a YAML file has them."""
 
+    def is_that_of(self, other: AxisValue) -> bool:
+        """Whether both are one place, perhaps in other units."""
+        if self.number is None or other.number is None:
+            return self.shown == other.shown
+        return self.kind == other.kind and math.isclose(self.number, other.number, rel_tol=1e-12)
+
 
 def _values(value: object) -> object:
     if isinstance(value, str):
@@ -134,8 +140,10 @@ class StudyAxis(StrictModel):
             given = value if self.times is None else _multiplied(value, self.times, index)
             found.append(AxisValue(_shown(value), number, kind, {setting(name): given for name in names}))
         for index, place in enumerate(found):
-            if place.shown in [other.shown for other in found[:index]]:
-                raise FieldError(f"values.{index}", place.shown, "every value once")
+            for other in found[:index]:
+                if place.is_that_of(other):
+                    again = "" if place.shown == other.shown else f" ({other.shown} is the same)"
+                    raise FieldError(f"values.{index}", place.shown, f"every value once{again}")
         return found
 
 

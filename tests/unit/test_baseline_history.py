@@ -142,6 +142,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, before: str, after: str, messag
             "--write: option: got 'xml=a', expected FORMAT=FILE, with a FORMAT of ",
         ),
         (("kept", "--write", "badge"), "--write: option: got 'badge', expected FORMAT=FILE"),
+        (("kept", "--write", "badge=a", "--write", "bencher=./a"), "expected a file of its own for each FORMAT"),
         (("kept", "--write", "badge=/proc/nowhere/x"), "--write: file: got '/proc/nowhere/x', expected a file"),
         (("kept", "--picture", "a.txt"), "--picture: file: got 'a.txt', expected a name that ends in .svg or .png"),
     ],

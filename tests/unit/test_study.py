@@ -93,6 +93,22 @@ def test_a_field_is_the_topologys_where_only_that_has_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["1 ms", "2 ms", "1000 us"], "1000 us.*expected every value once .1 ms is the same"),
+        ([4, "four", 4.0], "expected every value once"),
+        (["a", "a"], "expected every value once"),
+    ],
+)
+def test_a_value_twice_is_one_place_in_whatever_unit(values: list[Any], expected: str) -> None:
+    document = {"name": "s", "topologies": ["t"], "workloads": ["w"]}
+    with pytest.raises(BadInput, match=expected):
+        study_of(document | {"over": {"delay": {"field": "links.0.delay", "values": values}}})
+    axis = StudyAxis(field="links.0.delay", values=["1 ms", "1", 1e-3, "1 s"])
+    assert len(axis.places()) == 4, "a time, a word, and a number are none of each other"
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("study", "smoke", "--set", "clock=none"), "expected a field of the study itself"),
