@@ -19,6 +19,7 @@ from testbed.judge.messages import Likeness, MessageTimes, message_times
 from testbed.model.replay import MeasuredIterations, freely_on_the_way_s, on_the_way_s
 from testbed.plan.events import at_work, trained, trainings
 from testbed.plan.exchange import sites_of
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Plan
 from testbed.planning import file
 from testbed.planning.prediction import parts_of, predict_training
@@ -101,7 +102,9 @@ class RunFiles:
         return NetworkEvidence(**written | {"clocks": clocks and ClockEvidence(**clocks)})
 
     def traffic(self, label: str) -> list[DirectionCounters]:
-        """What every direction carried in a case, network cards last."""
+        """What every direction carried in a case, network cards last; [] where a network has neither."""
+        if not planned(self.plan.network).everything:
+            return []
         names = ["label", "wire_bytes", "planned_bytes", "planned_messages"]
         found = case_of(self._table("links"), self._path("links"), label, names[1:], texts=names[:1])
         return [DirectionCounters(*values) for values in zip(*map(found.__getitem__, names), strict=True)]
