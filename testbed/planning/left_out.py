@@ -15,6 +15,7 @@ from testbed.plan.plan import Case, Job, Plan
 from testbed.planning.drawn_iterations import phase_of
 from testbed.planning.prediction import RangesByLabel, predict_together, predict_training, ranges_of_plan
 from testbed.planning.ring_order import of_rings
+from testbed.planning.short_slots import of_short_slots
 from testbed.planning.slot_room import overruns
 from testbed.planning.training_prediction import link_events_of
 from testbed.spec.topology import Direction
@@ -26,10 +27,10 @@ def warnings(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
     """A line for everything that measured times may show and predicted ones do not; [] where the model has it all.
 
     With what is left out, predictions that are ranges: `ranges` of the plan, where they are known. And rings whose
-    replicas had better stand in another order.
+    replicas had better stand in another order, and slots that are short beside a wait that no rank notices.
     """
     by_chance = dict.fromkeys(line for case in _known(plan.cases) for line in of_events(plan, case))
-    return left_out(plan) + list(by_chance) + of_ties(plan, ranges) + of_rings(plan)
+    return left_out(plan) + list(by_chance) + of_ties(plan, ranges) + of_rings(plan) + of_short_slots(plan)
 
 
 def left_out(plan: Plan) -> list[str]:

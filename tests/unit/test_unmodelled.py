@@ -180,3 +180,16 @@ def test_nodes_with_less_than_a_processor_for_every_rank_are_said() -> None:
     plan = resolve.make_plan(validate(Topology, document, "t"), load_workload(WORKLOAD, {"schedules": "[1f1b]"}))
     (line,) = warnings(plan)
     assert "limits of processors are not in the model (a/0 0.5, a/1 0.5): " in line
+
+
+def test_slots_that_are_short_beside_a_wait_that_nobody_notices_are_said() -> None:
+    """Lab and model leave out the same waits: only a prediction in which all count tells what that is."""
+
+    def said(slot: str) -> list[str]:
+        settings = {"pacing": f"{{F: {slot}, I: {slot}, W: {slot}}}", "message": "66 kB", "schedules": "[1f1b, zb-h1]"}
+        return warnings(planned(delay="150 us", rate="10 Gbit/s", settings=settings))
+
+    (line,) = said("300 us")
+    assert line.startswith("slots of 300 us are short beside the 200 us that a rank waits without noticing it")
+    assert "if every wait counted, zb-h1 would take +" in line
+    assert said("20 ms") == []
