@@ -38,6 +38,6 @@ def of_short_slots(plan: Plan) -> list[str]:
     worst = max(otherwise, key=lambda label: abs(otherwise[label]))
     several = f" and {len(otherwise) - 1} more less so" if len(otherwise) > 1 else ""
     return [
-        f"slots of {show_time(min(slots_s))} are short beside the {show_time(wait_s)} that a rank waits without noticing"
-        f" it, in lab and model: if every wait counted, {worst} would take {show_change(otherwise[worst], 1)}{several}"
+        f"slots of {show_time(min(slots_s))} are short beside the {show_time(wait_s)} that a rank waits unnoticed, in lab "
+        f"and model: if every wait counted, {worst} would take {show_change(otherwise[worst], 1)}{several}"
     ]

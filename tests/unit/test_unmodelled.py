@@ -190,6 +190,6 @@ def test_slots_that_are_short_beside_a_wait_that_nobody_notices_are_said() -> No
         return warnings(planned(delay="150 us", rate="10 Gbit/s", settings=settings))
 
     (line,) = said("300 us")
-    assert line.startswith("slots of 300 us are short beside the 200 us that a rank waits without noticing it")
+    assert line.startswith("slots of 300 us are short beside the 200 us that a rank waits unnoticed")
     assert "if every wait counted, zb-h1 would take +" in line
     assert said("20 ms") == []
