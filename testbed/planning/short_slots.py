@@ -37,7 +37,8 @@ def of_short_slots(plan: Plan) -> list[str]:
         return []
     worst = max(otherwise, key=lambda label: abs(otherwise[label]))
     several = f" and {len(otherwise) - 1} more less so" if len(otherwise) > 1 else ""
+    slot, wait = show_time(min(slots_s)), show_time(wait_s)
     return [
-        f"slots of {show_time(min(slots_s))} are short beside the {show_time(wait_s)} that a rank waits unnoticed, in lab "
-        f"and model: if every wait counted, {worst} would take {show_change(otherwise[worst], 1)}{several}"
+        f"slots of {slot} are short beside the {wait} that a rank waits unnoticed, in lab and model: if every wait "
+        f"counted, {worst} would take {show_change(otherwise[worst], 1)}{several}"
     ]
