@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from testbed.plan import routes
-from testbed.plan.network_state import network_at, planned
+from testbed.plan.network_state import NetworkState, network_at, planned
 from testbed.plan.plan import Case, Plan, Route
 
 
 class RankRoutes:
     """The directions from one rank to another, by number, the network card of the first included."""
 
-    def __init__(self, plan: Plan, case: Case | None) -> None:
-        """In a case; without one, on the default routes of the network as it is planned."""
-        self.network = planned(plan.network) if case is None else network_at(plan, case)
+    def __init__(self, plan: Plan, case: Case | None, network: NetworkState | None = None) -> None:
+        """In a case; without one, on the default routes of the network as it is planned. `network`: what links are by
+        now, where that is not as the case begins."""
+        as_it_begins = planned(plan.network) if case is None else network_at(plan, case)
+        self.network = as_it_begins if network is None else network
         self.node_of = routes.nodes_of_ranks(plan)
         self._datacenter = {rank: routes.datacenter_of(node) for rank, node in self.node_of.items()}
         self._given = {} if case is None else routes.routes_of_ranks(plan, case)

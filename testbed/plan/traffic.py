@@ -12,6 +12,7 @@ from testbed.plan.exchange import exchange_at
 from testbed.plan.framing import ACK_BYTES, part_bytes, super_packet_bytes, there_and_back
 from testbed.plan.microbatches import job_in
 from testbed.plan.moved_weights import MovedWeights, moved_weights
+from testbed.plan.network_state import NetworkState
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.tensor_exchanges import tensor_exchanges
@@ -94,10 +95,10 @@ def _overheads(plan: Plan, route_of: RankRoutes, source: int) -> tuple[int, floa
     return plan.framing.gso_bytes[route_of.datacenter(source)], host.gloo_bytes, host.notice_bytes
 
 
-def notices_s(plan: Plan, case: Case) -> float:
+def notices_s(plan: Plan, case: Case, network: NetworkState | None = None) -> float:
     """How long the fullest direction is busy with gloo's notices of the receives that ranks post for an iteration, and
-    with their acknowledgements: an iteration that begins earlier finds them in its way."""
-    route_of = RankRoutes(plan, case)
+    with their acknowledgements: an iteration that begins earlier finds them in its way. `network`: see RankRoutes."""
+    route_of = RankRoutes(plan, case, network)
     directions = route_of.network.everything
     bytes_ = [0.0] * len(directions)
     for source, target, _, number in _posted_ahead(plan, case, at_work(plan, case)):
@@ -108,9 +109,10 @@ def notices_s(plan: Plan, case: Case) -> float:
     return max((8 * size / direction.rate_bps for size, direction in zip(bytes_, directions, strict=True)), default=0.0)
 
 
-def notices_round_trip_s(plan: Plan, case: Case) -> float:
-    """How long the farthest of these notices and its acknowledgement are on their way, links being free."""
-    route_of = RankRoutes(plan, case)
+def notices_round_trip_s(plan: Plan, case: Case, network: NetworkState | None = None) -> float:
+    """How long the farthest of these notices and its acknowledgement are on their way, links being free. `network`: see
+    RankRoutes."""
+    route_of = RankRoutes(plan, case, network)
     directions = route_of.network.everything
     return max(
         (

@@ -293,7 +293,8 @@ class _UnderWay:
         if self.running.adaptation is not None:
             self.running.adaptation.swapped(took_s)
         if any(any(swap_traffic(self.plan, before.case, part.case, job)) for job in swapped):
-            time.sleep(start_margin_s(self.plan, part.case))  # notices of receives are still on their way
+            usual_s = start_margin_s(self.plan, part.case)  # notices of receives are still on their way
+            time.sleep(self._margin_s([part.case], usual_s, part.phase.rounds.start))
         return Swap(took_s, self.running.network.carried())
 
     def _announce(self, player: EventPlayer | None, number: int, start_s: float) -> None:
@@ -348,9 +349,15 @@ class _UnderWay:
         cases = [part.case for part in self.parts]
         if self.running.adaptation is not None:
             cases += self.running.adaptation.cases
-        margin_s = max(start_margin_s(self.plan, case) for case in cases)
+        usual_s = max(start_margin_s(self.plan, case) for case in cases)
+        margin_s = partial(self._margin_s, cases, usual_s)
         tasks, noted = _tasks(self.plan, self.parts), partial(self._noted, deadline)
         return WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted, announce, resumed)
+
+    def _margin_s(self, cases: Sequence[Case], usual_s: float, number: int) -> float:
+        """By how much the round of a number is announced ahead: by what is usual, or what links take by then."""
+        events = [one.event for one in self._events() if one.round < number]
+        return max(usual_s, *(start_margin_s(self.plan, case, events) for case in cases)) if events else usual_s
 
     def _noted(self, deadline: Deadline, number: int) -> list[TimedAction]:
         late_s = deadline.seconds / 2

@@ -30,9 +30,8 @@ def measure(running: Running, lab: Lab, plan: Plan, done: TrainedCase) -> list[C
         lab.unshaped(),
     ):
         margin_s = start_margin_s(plan, done.case)  # of the shaped network: long enough
-        for number, ended in enumerate(
-            WitnessedRounds(running.loop, tasks, done.deadline, running.witness, margin_s), rounds.start
-        ):
+        of_all = running.loop, tasks, done.deadline, running.witness, lambda number: margin_s
+        for number, ended in enumerate(WitnessedRounds(*of_all), rounds.start):
             found = {job: ended.row(job).makespan_s for job in times_s}
             step.advance(f"{title}: {', '.join(map(show_time, found.values()))}")
             if number in done.phase.measured:

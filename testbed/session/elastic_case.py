@@ -40,7 +40,8 @@ def elastic_rounds(
         left, alike = with_replicas(plan, case, replicas)
         (job,), (load,) = left.jobs, loads_of_case(left, alike)
         task, margin_s = task_of(job, load, count, evidence=True, also_compared=anew), start_margin_s(left, alike)
-        return WitnessedRounds(running.loop, {0: task}, deadline, running.witness, margin_s, timed, announce, resumed)
+        of_all = running.loop, {0: task}, deadline, running.witness, lambda number: margin_s
+        return WitnessedRounds(*of_all, timed, announce, resumed)
 
     workers = running.workers
     assert workers is not None  # where they cannot be replaced, such a plan is refused

@@ -52,6 +52,8 @@ class EventPlayer:
 
     def __init__(self, links: ChangingLinks, plan: Plan, placed: Sequence[PlacedEvent]) -> None:
         self._links, self._placed = links, placed
+        self._scheduled: list[PlacedEvent | None] = []
+        """What the links were told to become, in this order; None: what is so between two iterations, or no more."""
         self._planned, self._warmup = planned(plan.network).links, plan.jobs[0].workload.warmup
         self._starts_s: dict[int, float] = {}
 
@@ -60,11 +62,27 @@ class EventPlayer:
         self._placed = placed
 
     def announce(self, number: int, start_s: float) -> None:
-        """The round of a number begins at this instant of the monotonic clock. Raises RunFailed."""
+        """The round of a number begins at this instant of the monotonic clock: until then links that send nothing do,
+        since seconds count while jobs train, and what came between two rounds is in nobody's way. Raises RunFailed.
+        """
         self._starts_s[number] = start_s
-        mine = [one for one in self._placed if one.round == number]
-        if mine:
-            self._links.schedule_changes([_change(one, start_s) for one in mine])
+        mine, held = [one for one in self._placed if one.round == number], self._held_before(number)
+        changes = [TimedChange(time.monotonic(), direction, sends=True) for direction in held]
+        changes += [TimedChange(start_s, direction, sends=False) for direction in held]
+        self._scheduled += [*[None] * len(changes), *mine]
+        changes += [_change(one, start_s) for one in mine]
+        if changes:
+            self._links.schedule_changes(changes)
+
+    def _held_before(self, number: int) -> list[int]:
+        """The directions that send nothing as a round begins, each as often as there are outages of it."""
+        held = list[int]()
+        for one in sorted(self._placed, key=lambda one: (one.round, one.seconds)):
+            if one.round < number and one.event.sends is False:
+                held.append(one.event.direction)
+            elif one.round < number and one.event.sends and one.event.direction in held:
+                held.remove(one.event.direction)
+        return held
 
     def down(self) -> str:
         """Which directions send nothing now, since when (as events count iterations) and why, in words; "" where all
@@ -89,13 +107,12 @@ class EventPlayer:
 
     def end(self) -> list[PlayedEvent]:
         """What came, and all links as planned again. Raises RunFailed."""
-        asked = [one for one in self._placed if one.round in self._starts_s]
-        asked.sort(key=lambda one: one.round)
+        asked = [one for one in self._scheduled if one is not None]
         if not asked:
             return []
         last_s = max(self._starts_s[one.round] + one.seconds for one in asked)
         time.sleep(max(0.0, last_s - time.monotonic()))
-        happened = [*self._links.changes_happened(), *[math.nan] * len(asked)]
+        happened = [*self._links.changes_happened(), *[math.nan] * len(self._scheduled)]
         now = time.monotonic()
         directions = {one.event.direction for one in asked}
         back = [self._as_planned(now, number) for number in sorted(directions)]
@@ -103,7 +120,8 @@ class EventPlayer:
         over = [TimedChange(now, one.event.direction, sends=True) for one in asked if one.event.sends is False]
         self._links.schedule_changes(back + over)
         self._links.changes_happened()
-        return [self._played(one, instant) for one, instant in zip(asked, happened, strict=False)]
+        pairs = zip(self._scheduled, happened, strict=False)
+        return [self._played(one, instant) for one, instant in pairs if one is not None]
 
     def _as_planned(self, now_s: float, number: int) -> TimedChange:
         link = self._planned[number]

@@ -18,7 +18,9 @@ from typing import NamedTuple, TypeVar
 from testbed.errors import RunFailed
 from testbed.grouping import grouped
 from testbed.plan.moved_weights import require_movable
+from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Plan
+from testbed.plan.timeline import LinkEvent
 from testbed.plan.traffic import notices_round_trip_s, notices_s
 from testbed.session.deadlines import Deadline
 from testbed.session.timers import TimedAction, Timers
@@ -30,10 +32,23 @@ START_MARGIN_S = 5e-3
 """The common start of an iteration lies this far ahead, so that every worker has heard of it."""
 
 
-def start_margin_s(plan: Plan, case: Case) -> float:
+def start_margin_s(plan: Plan, case: Case, events: Sequence[LinkEvent] = ()) -> float:
     """The same where receives have to be posted over slow or long links: their notices, those of two iterations before
-    the first one, have been acknowledged when it begins. Acknowledgements that come later cross the first messages."""
-    return START_MARGIN_S + 2 * notices_s(plan, case) + notices_round_trip_s(plan, case)
+    the first one, have been acknowledged when it begins. Acknowledgements that come later cross the first messages.
+
+    `events` are those that links have had by then, in order of time.
+    """
+    network = None
+    if events:
+        links = list(planned(plan.network).links)
+        for event in events:
+            was = links[event.direction]
+            delay_s = was.delay_s if event.delay_s is None else event.delay_s
+            links[event.direction] = was._replace(
+                delay_s=delay_s, rate_bps=was.rate_bps if event.rate_bps is None else event.rate_bps
+            )
+        network = replace(network_at(plan, case), links=tuple(links))
+    return START_MARGIN_S + 2 * notices_s(plan, case, network) + notices_round_trip_s(plan, case, network)
 
 
 Reply = TypeVar("Reply")
@@ -88,12 +103,13 @@ class Loop:
         self,
         tasks: Sequence[TrainingTask],
         deadline: Deadline,
-        margin_s: float = START_MARGIN_S,
+        margin_s: Callable[[int], float] = lambda number: START_MARGIN_S,
         timed: Callable[[int], Sequence[TimedAction]] = lambda number: (),
         announce: Callable[[int, float], None] = lambda number, start_s: None,
         resumed: Resumed | None = None,
     ) -> Rounds:
-        """Training, to be iterated over: `deadline` is for one iteration, which is announced `margin_s` ahead.
+        """Training, to be iterated over: `deadline` is for one iteration, which is announced `margin_s` of its number
+        ahead.
 
         `timed` says what is done during the round of a number, unless that ends before; `announce` is told of every
         round that is about to begin, and of the instant of the monotonic clock. Workers that have not trained yet go on
@@ -202,7 +218,7 @@ class Rounds:
         loop: Loop,
         tasks: Sequence[TrainingTask],
         deadline: Deadline,
-        margin_s: float,
+        margin_s: Callable[[int], float],
         timed: Callable[[int], Sequence[TimedAction]],
         announce: Callable[[int, float], None],
         resumed: Resumed | None,
@@ -239,7 +255,7 @@ class Rounds:
         if posts:
             self._loop.ask(posts, self._deadline, f"post the receives of iteration {number + 1} of {names}")
         reach_s = max(launcher.reach_s for launcher in self._loop.launchers)
-        start_s = time.monotonic_ns() * 1e-9 + self._margin_s + reach_s
+        start_s = time.monotonic_ns() * 1e-9 + self._margin_s(number) + reach_s
         self._announce(number, start_s)
         what = f"finish iteration {number} of {names}"
         fails = None if self.fails is None else replace(self.fails, at_s=start_s + self.fails.at_s)

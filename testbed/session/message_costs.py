@@ -170,7 +170,8 @@ def observe(
     ):
         deadline = deadlines.of_iteration(seconds)
         reporter.note(f"each iteration has to end within {deadline}")
-        for number, ended in enumerate(WitnessedRounds(loop, tasks, deadline, witness, start_margin_s(plan, case))):
+        margin_s = start_margin_s(plan, case)
+        for number, ended in enumerate(WitnessedRounds(loop, tasks, deadline, witness, lambda number: margin_s)):
             for job, mine in zip(jobs, seen, strict=True) if number >= warm_up else ():
                 mine.rows.append(ended.row(job, warm_up))
                 mine.traces.append(ended.trace(job))

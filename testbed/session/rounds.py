@@ -128,7 +128,7 @@ class WitnessedRounds:
         tasks: Mapping[int, TrainingTask],
         deadline: Deadline,
         witness: Witness,
-        margin_s: float = START_MARGIN_S,
+        margin_s: Callable[[int], float] = lambda number: START_MARGIN_S,
         timed: Callable[[int], Sequence[TimedAction]] = lambda number: (),
         announce: Callable[[int, float], None] = lambda number, start_s: None,
         resumed: Resumed | None = None,

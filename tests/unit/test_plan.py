@@ -18,6 +18,7 @@ from testbed.plan.costs import problem_of_case, schedule_of
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Case, Clock, Plan
 from testbed.plan.routes import routes_of_nodes
+from testbed.plan.timeline import LinkEvent, Moment
 from testbed.plan.traffic import notices_s, planned_traffic, super_packets_s
 from testbed.planning import file
 from testbed.planning.resolve import make_plan, measurement_of, with_cases
@@ -210,6 +211,10 @@ def test_an_iteration_begins_when_the_notices_of_its_receives_have_left() -> Non
     there, back = plan.network.directions[:2]  # acknowledgements come so much later
     margin_s = START_MARGIN_S + 2 * notices + there.delay_s + back.delay_s
     assert start_margin_s(plan, plan.cases[0]) == pytest.approx(margin_s)
+    longer = LinkEvent(there.link, Moment(1), 0, "longer", delay_s=0.25)
+    slower = LinkEvent(there.link, Moment(2), 0, "slower", rate_bps=rate_bps / 4)
+    margin_s += 0.25 - there.delay_s + 6 * notices
+    assert start_margin_s(plan, plan.cases[0], [longer, slower]) == pytest.approx(margin_s), "as links are by then"
 
 
 @pytest.mark.parametrize(

@@ -63,12 +63,40 @@ def asked(place: Path) -> dict[str, Asked]:
     beside = planned(place, *files, *named, "--iterations", "9")
     shaper = injected_changes.shaper_of(beside, [UNNAMED], place / "shaper.py", "relay")
     netem = planned(place, *files, "--set", f"topology.events={list(UNDER_NETEM)}", "--set", "message=510 kB")
+    slow = place / "slow.yaml", place / "many.yaml"
+    for path, text in zip(slow, (SLOW, MANY), strict=True):
+        path.write_text(text)
     return {
+        "longer": Asked(planned(place, *slow, "--event", LONGER), "relay"),
+        "between": Asked(planned(place, *slow, *(word for text in BETWEEN for word in ("--event", text))), "relay"),
         "changing": Asked(planned(place, *files), "relay"),
         "unnamed": Asked(beside, shaper),
         "netem": Asked(netem, "netem"),
         "the same, relay": Asked(netem, "relay"),
     }
+
+
+SLOW = """
+name: slow
+datacenters: {paris: {nodes: 1}, warsaw: {nodes: 1}}
+links: [{name: thin, between: [paris, warsaw], delay: 5 ms, rate: 20 Mbit/s}]
+"""
+MANY = """
+name: many-microbatches
+model: {layers: 2, d_model: 16, heads: 2, sequence: 8}
+parallelism: {pipeline: 2}
+microbatches: 24
+microbatch_size: 1
+pacing: {F: 2 ms, I: 2 ms, W: 2 ms}
+message: 5 kB
+memory: 24
+schedules: [gpipe]
+iterations: 5
+warmup: 1
+"""
+LONGER = "link thin delay 60 ms at 1"
+BETWEEN = [f"link thin down for 60 ms at {number} + 163 ms" for number in range(4)]
+"""From when the last message of an iteration has come until the next one has begun."""
 
 
 UNDER_NETEM = (
@@ -104,6 +132,20 @@ def test_netem_changes_links_for_what_comes_later(measured: Mapping[str, Measure
     events = pd.read_parquet(out / "link_events.parquet")
     assert np.abs(events["happened_s"] - events["at_s"]).max() < 1e-6
     assert RunFiles(out).plan.changes_for == "comers"
+
+
+@pytest.mark.parametrize("name", ["longer", "between"])
+def test_what_is_posted_between_iterations_is_in_nobodys_way(measured: Mapping[str, Measured], name: str) -> None:
+    """Notices of receives, which the model leaves out, are through before an iteration begins: over a link that has
+    become longer, and over one that sends nothing while jobs train."""
+    (row,) = measured[name].document["schedules"]
+    assert row["trusted"], row["reasons"]
+    assert row["notes"] == []
+    found = iterations_of(name, measured[name].out, "gpipe")
+    assert len({round(one.predicted_s, 6) for one in found}) > 1
+    assert max(one.missed for one in found) <= LIMITS["virtual"] / 10, found
+    events = pd.read_parquet(measured[name].out / "link_events.parquet")
+    assert np.abs(events["happened_s"] - events["at_s"]).max() < 1e-6
 
 
 def test_nothing_is_lost_and_what_happened_is_kept(measured: Mapping[str, Measured]) -> None:
