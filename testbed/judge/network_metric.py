@@ -2,7 +2,7 @@
 
 Per job the least rate of its flows, of which the two-layer metric compares the vectors (routing/fairness.py); the most
 flows on a direction; what reductions, iterations and messages take. What is predicted and measured is of the same
-messages: those whose arrival somebody was waiting for.
+messages in the same iterations: those whose arrival somebody was waiting for.
 """
 
 from __future__ import annotations
@@ -182,15 +182,20 @@ def fairness_of(
     traces: tuple[Trace, Trace],
     traffic: Sequence[DirectionCounters],
     iteration_s: tuple[Sequence[float], Sequence[float]],
+    counted_iterations: Sequence[int],
 ) -> CaseFairness:
-    """The metric of a case that was trained. `traces` of all jobs and `iteration_s` per job: predicted, then measured
-    without warm-up; `traffic` per direction, network cards last."""
+    """The metric of a case that was trained.
+
+    `traces` of all jobs: what is predicted of each measured iteration, or of one that stands for all, then measured
+    without warm-up. `iteration_s` per job at work, predicted and measured; `traffic` per direction, network cards
+    last, of so many `counted_iterations` of each job at work.
+    """
     (predicted, measured), jobs = traces, at_work(plan, case)
-    flows = flows_of(plan, case, predicted)
-    expected, found = (typical(trace.messages) for trace in traces)
+    flows = flows_of(plan, case, predicted.of_iteration(int(predicted.iterations()[0])))
+    found, expected = typical(measured.messages), typical(_known_of(predicted, measured))
     both = [name for name in expected if name in found]
     on_routes = filled(plan, case, flows)
-    counted = _flows_counted(flows.problem, plan, case, traffic)
+    counted = _flows_counted(flows.problem, plan, case, traffic, counted_iterations)
     return CaseFairness(
         case.label,
         [plan.jobs[number].name for number in jobs],
@@ -203,17 +208,34 @@ def fairness_of(
 
 
 def typical(messages: Table) -> dict[FlowKey, SentMessage]:
-    """Every message whose arrival is known in at least half of the iterations, with its median times in these."""
+    """Every message whose arrival is known in at least half of its job's iterations, with its median times in these."""
     messages = messages[messages["kind"] != NOTICE]
-    enough = len(set(messages["iteration"].tolist())) / 2
+    iterations = grouped({(job, number) for job, number in messages[["job", "iteration"]].tolist()})
     known = messages[~np.isnan(messages["arrived_s"])]
-    names = zip(*(known[column].tolist() for column in _NAME), strict=True)
-    of = grouped((name, index) for index, name in enumerate(names))
+    of = grouped((name, index) for index, name in enumerate(_names(known)))
     return {
         name: SentMessage(*(float(np.median(known[column][mine])) for column in SentMessage._fields))
         for name, mine in of.items()
-        if len(mine) >= enough
+        if len(mine) >= len(iterations[name[0]]) / 2
     }
+
+
+def _names(messages: Table) -> list[FlowKey]:
+    return list(zip(*(messages[column].tolist() for column in _NAME), strict=True))
+
+
+def _known_of(predicted: Trace, measured: Trace) -> Table:
+    """What is predicted of messages, in the iterations in which their arrival was measured."""
+    messages = predicted.messages
+    if len(predicted.iterations()) == 1:
+        return messages
+    known = measured.messages[~np.isnan(measured.messages["arrived_s"])]
+    in_these = set(zip(known["iteration"].tolist(), _names(known), strict=True))
+    pairs = zip(messages["iteration"].tolist(), _names(messages), strict=True)
+    # what arrives at a time that nobody knows stays, as an iteration in which the message was sent
+    found = messages.copy()
+    found["arrived_s"][[pair not in in_these for pair in pairs]] = np.nan
+    return found
 
 
 def same_order(cases: Sequence[CaseFairness], kind: Callable[[CaseFairness], Filled | Seen]) -> bool:
@@ -260,18 +282,20 @@ def _reduction_s(messages: Table) -> float | None:
     return float(np.median(took)) if took else None
 
 
-def _flows_counted(problem: RoutingProblem, plan: Plan, case: Case, traffic: Sequence[DirectionCounters]) -> int:
-    """The most flows on any direction of a link, as counters make it.
+def _flows_counted(
+    problem: RoutingProblem, plan: Plan, case: Case, traffic: Sequence[DirectionCounters], counted: Sequence[int]
+) -> int:
+    """The most flows on any direction of a link, as counters make it, of so many `counted` iterations of each job.
 
     What a direction carried beyond what the plan has for it beside these flows, over the mean of the flows that the
     plan has there (of all, where it has none).
     """
     nothing = np.zeros(problem.n_flows, np.int64)
-    planned = np.array([direction.wire_bytes for direction in planned_traffic(plan, case)])
-    iterations = sum(direction.planned_bytes for direction in traffic) / (float(planned.sum()) or 1.0) or 1.0
-    counted: Floats = np.array([direction.counted_bytes for direction in traffic]) / iterations
+    of_jobs = [sum(one.wire_bytes for one in planned_traffic(plan, case, [job])) for job in at_work(plan, case)]
+    iterations = float(np.dot(of_jobs, counted)) / (sum(of_jobs) or 1.0) or 1.0
+    beyond: Floats = np.array([one.counted_bytes - one.planned_bytes for one in traffic]) / iterations
     flows, sizes = flows_per_direction(problem, nothing), bytes_per_direction(problem, nothing)
     mean_bytes = float(problem.wire_bytes.mean()) if problem.n_flows else math.inf
     each = np.where(flows > 0, sizes / np.maximum(flows, 1), mean_bytes)
-    most = ((counted - planned + sizes) / each)[: problem.n_links]
+    most = ((beyond + sizes) / each)[: problem.n_links]
     return int(np.rint(most).max(initial=0))

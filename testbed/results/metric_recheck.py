@@ -12,7 +12,7 @@ import numpy as np
 from testbed.judge.network_metric import LATER_OUTCOMES, CaseFairness, fairness_of
 from testbed.results.load import load_run
 from testbed.results.run_files import RunFiles
-from testbed.trace.predictions import predicted_times_s, prediction_of
+from testbed.trace.predictions import predicted_times_s, predictions_of
 
 _SAME = 1e-6
 """Relative: what adding and taking away the start of a job does to its times is far less."""
@@ -42,14 +42,11 @@ def fairness_in_case(files: RunFiles, label: str) -> CaseFairness:
     predicted, measured = (files.trace(label, source) for source in ("predicted", "measured"))
     rows = {number: files.rows(label, number) for number in files.parts(label, "predicted")}
     measured = measured.without(sorted({row.iteration for mine in rows.values() for row in mine if row.warmup}))
-    # jobs that run freely may have iterations that others do not have
-    of_all = set.intersection(*({row.iteration for row in mine if not row.warmup} for mine in rows.values()))
-    counted = [iteration for iteration in measured.iterations().tolist() if iteration in of_all]
-    times = [predicted_times_s(part, counted) for part in files.parts(label, "predicted").values()]
-    seconds = (
-        [float(np.median(own)) for own in times],
-        [float(np.median([row.makespan_s for row in mine if not row.warmup])) for mine in rows.values()],
-    )
-    sums = np.sum(times, axis=0)
-    typical = prediction_of(predicted, counted[int(np.argmin(np.abs(sums - np.median(sums))))])
-    return fairness_of(files.plan, files.case(label), (typical, measured), files.traffic(label), seconds)
+    parts, of_each = files.parts(label, "predicted"), list[float]()
+    for number, mine in rows.items():
+        own = [row.iteration for row in mine if not row.warmup]
+        of_each.append(float(np.median(predicted_times_s(parts[number], own))))
+    seconds = of_each, [float(np.median([row.makespan_s for row in mine if not row.warmup])) for mine in rows.values()]
+    traces = predictions_of(predicted, measured.iterations().tolist()), measured
+    iterations = [len(mine) for mine in rows.values()]
+    return fairness_of(files.plan, files.case(label), traces, files.traffic(label), seconds, iterations)

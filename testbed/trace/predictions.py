@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.trace.summary import Summary, summaries
-from testbed.trace.tables import Trace
+from testbed.trace.tables import Trace, concatenate
 
 
 def predicted_numbers(predicted: Trace, iterations: Sequence[int]) -> NDArray[np.int32]:
@@ -31,6 +31,22 @@ def predicted_numbers(predicted: Trace, iterations: Sequence[int]) -> NDArray[np
 def prediction_of(predicted: Trace, iteration: int) -> Trace:
     """What is predicted of a measured iteration. Raises ValueError as `predicted_numbers`."""
     return predicted.of_iteration(int(predicted_numbers(predicted, [iteration])[0]))
+
+
+def predictions_of(predicted: Trace, iterations: Sequence[int]) -> Trace:
+    """What is predicted of each of these measured iterations, with their numbers; the only one where all are alike.
+
+    Raises ValueError as `predicted_numbers`.
+    """
+    numbers = predicted_numbers(predicted, iterations).tolist()
+    if len(set(numbers)) == 1:
+        return predicted.of_iteration(numbers[0])
+    parts = []
+    for iteration, number in zip(iterations, numbers, strict=True):
+        own = predicted.of_iteration(number)
+        parts.append(Trace(own.actions.copy(), own.messages.copy(), own.n_ranks))
+        parts[-1].actions["iteration"] = parts[-1].messages["iteration"] = iteration
+    return concatenate(parts)
 
 
 def predicted_times_s(predicted: Trace, iterations: Sequence[int]) -> NDArray[np.float64]:

@@ -101,7 +101,8 @@ def trained(
 ) -> CaseFairness:
     case = plan.cases[number]
     trace, seconds = predict_together(plan, case), iteration_times(plan, case)
-    return fairness_of(plan, case, (trace, measured or trace), traffic or as_counted(plan, number), (seconds, seconds))
+    counters = traffic or as_counted(plan, number)
+    return fairness_of(plan, case, (trace, measured or trace), counters, (seconds, seconds), [3, 3])
 
 
 def test_filling_is_what_testbed_route_says_of_the_same_routes(clos: Plan) -> None:
@@ -291,6 +292,47 @@ def test_iterations_of_a_trace_are_joined_by_their_medians(clos: Plan) -> None:
     took = sorted(message.arrived_s - message.sent_s for message in typical_of_job(clos, trace, 0))
     for name, share in (("fct_median_s", 50), ("fct_p95_s", 95), ("fct_p99_s", 99), ("fct_worst_s", 100)):
         assert getattr(found.predicted, name)[0] == pytest.approx(np.percentile(took, share)), name
+
+
+def test_predicted_are_the_messages_of_the_iterations_in_which_they_were_measured(clos: Plan) -> None:
+    """Iterations that differ, and arrivals that are known in some of them: what went as predicted is as predicted."""
+    trace, each = predict_together(clos, clos.cases[0]), list[Trace]()
+    for number, longer_s in enumerate((0.0, 4e-3, 1e-3, 9e-3)):
+        one = Trace(trace.actions.copy(), trace.messages.copy(), trace.n_ranks)
+        one.actions["iteration"] = one.messages["iteration"] = number
+        one.messages["arrived_s"] += longer_s * (1 + one.messages["microbatch"])
+        each.append(one)
+    case, seconds, predicted = clos.cases[0], iteration_times(clos, clos.cases[0]), concatenate(each)
+    measured = concatenate(each)
+    unknown = np.isin(measured.messages["iteration"], (1, 3)) & (measured.messages["microbatch"] % 2 == 1)
+    measured.messages["arrived_s"][unknown] = np.nan
+    found = fairness_of(clos, case, (predicted, measured), as_counted(clos, 0), (seconds, seconds), [3, 3])
+    assert found.measured == found.predicted
+    everything = fairness_of(clos, case, (predicted, predicted), as_counted(clos, 0), (seconds, seconds), [3, 3])
+    assert (found.predicted.fct_worst_s[0] or 0) < (everything.predicted.fct_worst_s[0] or 0)
+
+
+def test_messages_of_a_job_with_few_iterations_count_beside_one_with_many(clos: Plan) -> None:
+    """As jobs have them that run freely."""
+    trace, case = predict_together(clos, clos.cases[0]), clos.cases[0]
+    each = []
+    for number in range(5):
+        one = Trace(trace.actions.copy(), trace.messages.copy(), trace.n_ranks)
+        one.actions["iteration"] = one.messages["iteration"] = number
+        keep = [np.ones(len(table), bool) if number < 1 else table["job"] == 1 for table in (one.actions, one.messages)]
+        each.append(Trace(one.actions[keep[0]], one.messages[keep[1]], one.n_ranks))
+    traces, seconds = (trace, concatenate(each)), iteration_times(clos, case)
+    of_jobs = [planned_traffic(clos, case, [number]) for number in (0, 1)]
+    counters = [
+        DirectionCounters("", size, size, one.messages + 5 * other.messages)
+        for one, other in zip(*of_jobs, strict=True)
+        for size in [one.wire_bytes + 5 * other.wire_bytes]
+    ]
+    found = fairness_of(clos, case, traces, counters, (seconds, seconds), [1, 5])
+    assert found.measured == found.predicted
+    beside = [one._replace(counted_bytes=5e7, planned_bytes=5e7) for one in counters]
+    others = fairness_of(clos, case, traces, beside, (seconds, seconds), [1, 5])
+    assert others.measured.most_flows == found.predicted.most_flows, "traffic that is no job's is no flow"
 
 
 def typical_of_job(plan: Plan, trace: Trace, job: int) -> list[SentMessage]:

@@ -92,6 +92,19 @@ def test_every_iteration_begins_and_takes_as_the_model_says(measured: Mapping[st
         assert np.abs(gaps_s - GAP_S).max() <= 50e-6
 
 
+def test_rates_and_completion_times_are_of_the_same_iterations_predicted_and_measured(
+    measured: Mapping[str, Measured],
+) -> None:
+    """Iterations differ, and which messages are awaited in which: the metric is of those that were, on both sides."""
+    (case,) = measured["free"].document["fairness"]
+    predicted, seen = case["predicted"], case["measured"]
+    assert predicted["most_flows"] == seen["most_flows"]
+    for name in ("rates_bps", "iteration_s", "all_reduce_s", "fct_median_s", "fct_p95_s", "fct_p99_s", "fct_worst_s"):
+        for one, other in zip(predicted[name], seen[name], strict=True):
+            assert (one is None) == (other is None), name
+            assert one is None or one == pytest.approx(other, rel=2e-3), name
+
+
 def test_links_carried_what_so_many_iterations_bring(measured: Mapping[str, Measured]) -> None:
     counted = pd.read_parquet(measured["free"].out / "links.parquet")
     assert (counted["wire_bytes"] / counted["planned_bytes"] - 1).abs().max() <= 0.01
