@@ -18,7 +18,7 @@ from testbed.plan.plan import Plan
 from testbed.plan.timeline import BEGINNING, LinkEvent, LinkLost
 from testbed.planning.link_events import direction_events
 from testbed.spec.document import FieldError
-from testbed.spec.event_text import EventText, check_names, read_event
+from testbed.spec.event_text import EventText, blamed_on, check_names, read_event
 from testbed.units import show_span
 
 FORMS = (
@@ -57,7 +57,7 @@ def change(text: str, plan: Plan) -> Change:
         forward_last = reversed(planned(plan.network).links)
         check_names(read, {link.link: (link.source, link.target) for link in forward_last})
     except FieldError as error:
-        raise BadInput.of("--event", "event", error.value, error.expected) from error
+        raise blamed_on("--event", text, error) from error
     becomes, names = read.becomes, [job.name for job in plan.jobs]
     by_chance = becomes.loss is not None or becomes.jitter_s is not None
     inside = read.seconds or read.for_s is not None or read.down_s or read.comes_and_goes or read.trace

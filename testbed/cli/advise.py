@@ -123,6 +123,7 @@ def _advised(network: Topology, job: Workload, grid: Grid, top: int, limit_s: fl
     """All that is predicted."""
     from testbed.cli.advice_tables import Answer
     from testbed.full_scale.similitude import scale_warnings
+    from testbed.planning.left_out import of_changes
     from testbed.sweep.advise import advise as search
     from testbed.sweep.elasticity import elasticities
 
@@ -133,7 +134,8 @@ def _advised(network: Topology, job: Workload, grid: Grid, top: int, limit_s: fl
         best = advice.found.forecasts[0]
         with reporter.step("what would help most", 2 * len(network.links) + 1) as step:
             helping = elasticities(network, job, best, watch, step.advance, limit_s=limit_s)
-    return Answer(network, job, grid, advice, top, helping, (), scale_warnings(best.plan))
+    warned = [*scale_warnings(best.plan), *of_changes(network)]
+    return Answer(network, job, grid, advice, top, helping, (), warned)
 
 
 def _confirmed(answer: Answer, count: int, out: Path | None, wall_limit: float | None, reporter: Reporter) -> Answer:

@@ -52,6 +52,7 @@ def knee(
     from testbed.cli.progress import Terminal
     from testbed.full_scale.similitude import lab_seconds, scale_warnings
     from testbed.planning import resolve
+    from testbed.planning.left_out import of_changes
     from testbed.results.destination import require_place
     from testbed.sweep import knee as sweeping
 
@@ -64,7 +65,7 @@ def knee(
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     links = sweeping.links_of(network, plan, link)
     choices = sweeping.choices_of(plan, schedule or [])
-    reporter, warned = Terminal(quiet=quiet), scale_warnings(plan)
+    reporter, warned = Terminal(quiet=quiet), [*scale_warnings(plan), *of_changes(network)]
     for line in options.warnings(warned):
         reporter.say(line)
     full = max(sweeping.full_bps(plan, choice, links) for choice in choices)

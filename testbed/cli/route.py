@@ -62,7 +62,7 @@ def route(
     are the event model's. `testbed plan --policy` writes a plan with such routes.
     """
     from testbed.cli.progress import Terminal
-    from testbed.planning.left_out import warnings
+    from testbed.planning.left_out import of_changes, warnings
     from testbed.routing.apply import demands, framing_for
     from testbed.routing.policies import choose, policies_once
     from testbed.routing.policy_comparison import PolicyComparison, compare
@@ -70,17 +70,17 @@ def route(
 
     chosen = policies_once([choose(text) for text in policy or ["shortest", "ecmp", "greedy"]])
     reach = options.reach_of(elephants_from, detour)
-    plan = plan_of(what, workloads, schedule, settings, background=background, rounds=rounds, quiet=quiet, trust=trust)
-    if not plan.cases:
+    asked = plan_of(what, workloads, schedule, settings, background=background, rounds=rounds, quiet=quiet, trust=trust)
+    if not asked.cases:
         raise BadInput.of(str(what), "schedules", "none that fits", "one whose messages can be routed")
-    plan = without(replace(plan, framing=framing_for(plan, reach.detour), events=()), lose or ())
+    plan = without(replace(asked, framing=framing_for(asked, reach.detour), events=()), lose or ())
     case = plan.cases[0]
     wanted = demands(plan, case, reach)
     gc.freeze()  # a plan stays to the end: to look for cycles in it at every choice of routes takes a tenth of all time
     with Terminal(quiet=quiet).solving() as watch:
         outcomes = compare(plan, case, wanted, PolicyComparison(chosen, reach, seeds), watch)
     # of the default routes: what links and transport do is the same on all
-    warned = warnings(replace(plan, cases=(case,)))
+    warned = [*of_changes(asked), *warnings(replace(plan, cases=(case,)))]
     if picture is not None:
         _draw_load(plan, outcomes, picture)
     if cdf is not None:

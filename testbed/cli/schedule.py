@@ -44,7 +44,7 @@ def schedule_show(
     """
     from testbed.cli import plan_tables
     from testbed.planning import resolve
-    from testbed.planning.left_out import of_ties
+    from testbed.planning.left_out import of_changes, of_ties
     from testbed.planning.prediction import predict_together
 
     unfinished = resolve.load_plan(topology, *workloads, settings=settings or [])
@@ -63,7 +63,7 @@ def schedule_show(
             console.print(plan_tables.grid(timeline, list(lanes.values()), console.width), soft_wrap=True)
     if not as_json:
         plan_tables.print_remarks(console, plan)
-        options.show(console, *options.warnings(of_ties(plan)))
+        options.show(console, *options.warnings([*of_changes(plan), *of_ties(plan)]))
     if svg is not None:
         from testbed.results.timeline_picture import Panel, draw
 
@@ -142,11 +142,13 @@ def schedule_compare(
     from testbed.cli.progress import Terminal
     from testbed.full_scale.similitude import scale_warnings
     from testbed.planning import resolve, schedules
+    from testbed.planning.left_out import of_changes
     from testbed.planning.noise import of_medians
     from testbed.planning.schedule_comparison import compare_schedules
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    reporter, warned = Terminal(quiet=quiet), [*scale_warnings(plan), *([] if noise else of_medians(plan))]
+    reporter, medians = Terminal(quiet=quiet), [] if noise else of_medians(plan)
+    warned = [*scale_warnings(plan), *of_changes(plan), *medians]
     for line in options.warnings(warned):
         reporter.say(line)
     with reporter.solving() as watch:

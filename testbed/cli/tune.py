@@ -52,6 +52,7 @@ def tune(
     """
     from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
+    from testbed.planning.left_out import of_changes
     from testbed.planning.resolve import load_files
     from testbed.sweep import tune as tuning
     from testbed.sweep.reshape import shape_of
@@ -63,16 +64,22 @@ def tune(
     sizes, lengths = tuning.around(shape_of(job))
     grid = tuning.space(network, job, sorted({*(microbatch_size or sizes)}), sorted({*(sequence or lengths)}), fixed_s)
     points = sum(1 for _ in grid.points())
-    reporter = Terminal(quiet=quiet)
+    reporter, warned = Terminal(quiet=quiet), of_changes(network)
+    for line in options.warnings(warned):
+        reporter.say(line)
     with said_by_the_library(reporter.say), reporter.step(f"judging {points} points", points) as step:
         judged = tuning.exhaustive(grid, step.advance)
     with reporter.step("the same by a genetic heuristic"):
         evolved = tuning.genetic(grid, seed)
     if as_json:
-        options.emit({"topology": network.name, "workload": job.name, **_document(grid, judged, evolved)})
+        facts = {"topology": network.name, "workload": job.name, "warnings": warned}
+        options.emit({**facts, **_document(grid, judged, evolved)})
         return
+    _show(grid, judged, evolved, f"{job.name} on {network.name}: {grid.tokens} tokens per iteration")
+
+
+def _show(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved, title: str) -> None:
     console = options.stdout_console(100)
-    title = f"{job.name} on {network.name}: {grid.tokens} tokens per iteration"
     options.show(console, *_tables(grid, judged, title, console.width), *_lines(grid, judged, evolved))
 
 

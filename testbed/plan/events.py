@@ -43,6 +43,11 @@ def at_work(plan: Plan, case: Case) -> tuple[int, ...]:
     return tuple(number for number, job in enumerate(plan.jobs) if job.name in names)
 
 
+def changes_said(plan: Plan) -> list[str]:
+    """What happens to links and ranks, each as somebody wrote it."""
+    return [event.said for event in plan.events if isinstance(event, LinkEvent | RankSlower)]
+
+
 def links_change(plan: Plan) -> bool:
     """Whether links change while jobs train: by events, or as a datacenter is cut off."""
     return any(isinstance(event, LinkEvent) for event in plan.events) or cuts_off(plan.recovery)

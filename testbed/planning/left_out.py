@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from testbed.plan import routes
 from testbed.plan.costs import problem_of_case
-from testbed.plan.events import at_work
+from testbed.plan.events import at_work, changes_said
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Job, Plan
 from testbed.planning.drawn_iterations import phase_of
@@ -18,7 +18,7 @@ from testbed.planning.ring_order import of_rings
 from testbed.planning.short_slots import of_short_slots
 from testbed.planning.slot_room import overruns
 from testbed.planning.training_prediction import link_events_of
-from testbed.spec.topology import Direction
+from testbed.spec.topology import Direction, Topology
 from testbed.trace.tables import Trace
 from testbed.units import show_size, show_time
 
@@ -39,6 +39,13 @@ def left_out(plan: Plan) -> list[str]:
     Of cases whose schedules only a run can make, nothing is known of the queues.
     """
     return _left_out(plan, plan.cases, range(len(plan.jobs)))
+
+
+def of_changes(asked: Plan | Topology) -> list[str]:
+    """What is to be known of times that are those before anything happens to links and ranks; [] where nothing does."""
+    said = list(dict.fromkeys(asked.events if isinstance(asked, Topology) else changes_said(asked)))
+    then = "these are times before that; `testbed predict` has those of every iteration"
+    return [f"links or ranks change ({_listed(said)}): {then}"] if said else []
 
 
 def of_events(plan: Plan, case: Case) -> list[str]:

@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from testbed.errors import BadInput, require
 from testbed.files import read_text
@@ -44,18 +45,27 @@ def link_events(
 def direction_events(
     reads: Sequence[tuple[str, EventText]], network: Network, at: Scales | None = None
 ) -> tuple[LinkEvent, ...]:
-    """What texts of links and datacenters say, in order of time; what comes last is what a direction has.
+    """What texts of links and datacenters say, in order of time; what comes last is what a direction has: at one
+    moment what begins, behind what ends there.
 
     With each stands what errors blame for it. Raises BadInput.
     """
     found = [
-        event
+        part
         for name, read in reads
         for number, direction in enumerate(planned(network).links)
         if _meant(read, direction)
-        for event in _of_direction(name, read, number, direction, at)
+        for part in _of_direction(name, read, number, direction, at)
     ]
-    return tuple(sorted(found, key=lambda event: event.at))
+    return tuple(part.event for part in sorted(found, key=lambda part: (part.event.at, not part.ends)))
+
+
+class _Part(NamedTuple):
+    """Of what a text says that happens to a direction."""
+
+    event: LinkEvent
+    ends: bool = False
+    """Whether a rate, a delay, a loss or a jitter is as planned again with it."""
 
 
 def source_of(topology: Topology, read: EventText, brought: Collection[str]) -> str:
@@ -70,7 +80,7 @@ def _meant(read: EventText, direction: Direction) -> bool:
     return read.name == direction.link and read.ends in (None, ends)
 
 
-def _of_direction(name: str, read: EventText, number: int, direction: Direction, at: Scales | None) -> list[LinkEvent]:
+def _of_direction(name: str, read: EventText, number: int, direction: Direction, at: Scales | None) -> list[_Part]:
     """What an event does to a direction, which `direction` is as planned: at once, and when it is over."""
     time = 1.0 if at is None else at.seconds
     if read.lost:
@@ -78,12 +88,14 @@ def _of_direction(name: str, read: EventText, number: int, direction: Direction,
         raise BadInput.of(name, "events", read.text, expected)
     if read.trace:
         return [
-            LinkEvent(
-                direction.link,
-                Moment(read.iteration, (read.seconds + at_s) * time),
-                number,
-                read.text,
-                *_in_the_lab(name, read, becomes, direction, at),
+            _Part(
+                LinkEvent(
+                    direction.link,
+                    Moment(read.iteration, (read.seconds + at_s) * time),
+                    number,
+                    read.text,
+                    *_in_the_lab(name, read, becomes, direction, at),
+                )
             )
             for at_s, becomes in read_trace(read.trace)
         ]
@@ -96,14 +108,12 @@ def _of_direction(name: str, read: EventText, number: int, direction: Direction,
     if not read.down_s:
         loss, jitter_s = _by_chance(name, read, direction, time)
         first = LinkEvent(direction.link, begin, number, read.text, delay_s, rate_bps, loss=loss, jitter_s=jitter_s)
-        return [first, *_over(read, first, direction, time)]
+        return [_Part(first), *_over(read, first, direction, time)]
+    down = _Part(LinkEvent(direction.link, begin, number, read.text, sends=False))
     if math.isinf(read.down_s):
-        return [LinkEvent(direction.link, begin, number, read.text, sends=False)]
+        return [down]
     end = Moment(read.iteration, (read.seconds + read.down_s) * time)
-    return [
-        LinkEvent(direction.link, begin, number, read.text, sends=False),
-        LinkEvent(direction.link, end, number, read.text, delay_s, rate_bps, sends=True),
-    ]
+    return [down, _Part(LinkEvent(direction.link, end, number, read.text, delay_s, rate_bps, sends=True))]
 
 
 def _by_chance(name: str, read: EventText, direction: Direction, time: float) -> tuple[float | None, float | None]:
@@ -118,7 +128,7 @@ def _by_chance(name: str, read: EventText, direction: Direction, time: float) ->
     return loss, jitter_s
 
 
-def _over(read: EventText, first: LinkEvent, direction: Direction, time: float) -> list[LinkEvent]:
+def _over(read: EventText, first: LinkEvent, direction: Direction, time: float) -> list[_Part]:
     """A direction as planned again, where what has changed is to end."""
     if read.until is None and read.for_s is None:
         return []
@@ -126,40 +136,41 @@ def _over(read: EventText, first: LinkEvent, direction: Direction, time: float) 
     fields = ("delay_s", "rate_bps", "loss", "jitter_s")
     planned_as = {name: getattr(direction, name) for name in fields if getattr(first, name) is not None}
     at = end if read.until is None else Moment(read.until)
-    return [LinkEvent(direction.link, at, first.direction, read.text, **planned_as)]
+    return [_Part(LinkEvent(direction.link, at, first.direction, read.text, **planned_as), ends=True)]
 
 
 def _iterations_about(
     name: str, read: EventText, traffic: IterationTraffic, number: int, direction: Direction, at: Scales | None
-) -> list[LinkEvent]:
+) -> list[_Part]:
     """What others leave of the rate for some iterations, and all of it for as many."""
     require(not read.seconds, name, "events", read.text, "traffic from the beginning of an iteration on: at 4")
-    last, found = MOST_TIMES if read.until is None else read.until - read.iteration, list[LinkEvent]()
+    last, found = MOST_TIMES if read.until is None else read.until - read.iteration, list[_Part]()
     moments = list(range(0, last, traffic.every))[:MOST_TIMES]
     for index, moment in enumerate(moments):
         left = Becomes(rate_share=1.0 if index % 2 else 1.0 - traffic.share)
         values = _in_the_lab(name, read, left, direction, at)
-        found.append(LinkEvent(direction.link, Moment(read.iteration + moment), number, read.text, *values))
+        at_moment = Moment(read.iteration + moment)
+        found.append(_Part(LinkEvent(direction.link, at_moment, number, read.text, *values), ends=index % 2 == 1))
     if len(moments) % 2 and read.until is not None:
         values = _in_the_lab(name, read, Becomes(rate_share=1.0), direction, at)
-        found.append(LinkEvent(direction.link, Moment(read.until), number, read.text, *values))
+        found.append(_Part(LinkEvent(direction.link, Moment(read.until), number, read.text, *values), ends=True))
     return found
 
 
 def _again_and_again(
     name: str, read: EventText, again: ComesAndGoes, number: int, direction: Direction, at: Scales | None
-) -> list[LinkEvent]:
+) -> list[_Part]:
     """Outages, or what others leave of the topology's rate, which is there again afterwards."""
-    time, found = 1.0 if at is None else at.seconds, []
+    time, found = 1.0 if at is None else at.seconds, list[_Part]()
     for span in again.spans():
         for seconds, over in zip(span, (False, True), strict=True):
             moment = Moment(read.iteration, (read.seconds + seconds) * time)
             if again.share == 1:
-                found.append(LinkEvent(direction.link, moment, number, read.text, sends=over))
+                found.append(_Part(LinkEvent(direction.link, moment, number, read.text, sends=over)))
                 continue
             left = Becomes(rate_share=1.0 if over else 1.0 - again.share)
             values = _in_the_lab(name, read, left, direction, at)
-            found.append(LinkEvent(direction.link, moment, number, read.text, *values))
+            found.append(_Part(LinkEvent(direction.link, moment, number, read.text, *values), ends=over))
     return found
 
 

@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from testbed.errors import listed, meant
+from testbed.errors import BadInput, listed, meant
 from testbed.spec.document import FieldError
 from testbed.units import RATE, TIME, parse
 
@@ -156,11 +156,11 @@ def read_event(text: str) -> EventText:
             factor=factor,
             until=until,
         )
-    return _of_network(" ".join(text.split()), before, (iteration, seconds, until))
+    return _of_network(" ".join(text.split()), before, (iteration, seconds, until), lasting)
 
 
-def _of_network(text: str, before: str, when: tuple[int, float, int | None]) -> EventText:
-    """What happens to a link or a datacenter."""
+def _of_network(text: str, before: str, when: tuple[int, float, int | None], lasting: str) -> EventText:
+    """What happens to a link or a datacenter; `lasting`: for how long, where that was said behind its time."""
     match = re.fullmatch(r"(link|datacenter) (\S+)(?: (\S+) -> (\S+))?(?: (.*))?", before)
     if match is None:
         raise FieldError("", before, _WHAT)
@@ -178,6 +178,8 @@ def _of_network(text: str, before: str, when: tuple[int, float, int | None]) -> 
         until=until,
     )
     if happens.startswith("trace "):
+        if lasting:
+            raise FieldError("", text, _LASTS)
         read = read._replace(trace=happens.removeprefix("trace "))
     elif happens.startswith(("cut ", "shared ")):
         read = read._replace(comes_and_goes=_comes_and_goes(happens))
@@ -316,6 +318,12 @@ def _quantity(text: str, units: dict[str, float], kind: str, least: float, most:
         unit = next(name for name, factor in units.items() if factor == 1)
         raise FieldError("", text, f"{kind} from {least:g} to {most:g} {unit}")
     return value
+
+
+def blamed_on(option: str, text: str, error: FieldError) -> BadInput:
+    """What is wrong with a text that an option gave, of which there may be several: with all of it, unless that is what
+    was found."""
+    return BadInput.of(option, "event" if error.value == text else text, error.value, error.expected)
 
 
 def check_names(event: EventText, links: Mapping[str, tuple[str, str]]) -> None:

@@ -25,10 +25,10 @@ from testbed.errors import BadInput
 from testbed.files import read_text
 from testbed.spec.document import WHOLE, FieldError, StrictModel, faults, validated
 from testbed.spec.quantity import seconds, seconds_per_rank
-from testbed.units import TIME
+from testbed.units import TIME, parse, show_time
 
 MOST_SLOT_S = 3600.0
-MOST_SAMPLES = 100_000
+LEAST_SAMPLES, MOST_SAMPLES = 2, 100_000
 MOST_PROFILE_BYTES = 10_000_000
 
 Times = Annotated[float | list[float], seconds_per_rank(0, MOST_SLOT_S)]
@@ -50,7 +50,7 @@ class SlotSpread(StrictModel):
         default=None, description="one slot of twenty is longer: lognormal; per rank where the median is"
     )
     samples: list[Annotated[float, seconds(0, MOST_SLOT_S)]] | None = Field(
-        default=None, min_length=2, max_length=MOST_SAMPLES, description="slots as measured, each as likely"
+        default=None, min_length=LEAST_SAMPLES, max_length=MOST_SAMPLES, description="slots as measured, each as likely"
     )
     profile: str | None = Field(
         default=None,
@@ -80,7 +80,8 @@ class SlotSpread(StrictModel):
             raise FieldError("p95", self.p95, "one time for every rank where the median has one, else one time")
         for median, end in zip(medians, ends, strict=True):
             if not 0 < median <= end:
-                raise FieldError("p95", end, f"a median above 0, and no less than that ({median:g} s)")
+                expected = f"no less than the median, {show_time(median)}" if median else "a median above 0"
+                raise FieldError("p95", show_time(end), expected)
         return self
 
     def middle(self, rank: int) -> float:
@@ -180,7 +181,11 @@ def _column(path: Path, kind: str, where: tuple[str, str]) -> list[str]:
     cells = [(line, row[place].strip()) for line, row in enumerate(table[1:], 2) if len(row) > place]
     for line, cell in cells:
         try:
-            float(cell)
+            parse(f"{cell} {unit}", TIME, "a time")
         except ValueError as error:
-            raise BadInput.of(*where, cell[:100], f"a number in line {line} of {path.name}, column {kind}") from error
+            where_it_is = f"line {line} of {path.name}, column {kind}"
+            raise BadInput.of(*where, cell[:100], f"a number, 0 or more, in {where_it_is}") from error
+    if len(cells) < LEAST_SAMPLES:
+        expected = f"{LEAST_SAMPLES} samples or more in column {kind} of {path.name}"
+        raise BadInput.of(*where, f"{len(cells)} below its name", expected)
     return [f"{cell} {unit}" for _, cell in cells]

@@ -21,7 +21,7 @@ from testbed.spec.document import (
     read_yaml,
     validate,
 )
-from testbed.spec.event_text import MOST_SECONDS, EventText, check_names, read_event
+from testbed.spec.event_text import MOST_SECONDS, EventText, blamed_on, check_names, read_event
 from testbed.spec.quantity import bits_per_second, metres, seconds, size_bytes
 from testbed.units import FIBRE_SECONDS_PER_METRE, show_time
 
@@ -342,7 +342,7 @@ def with_events(topology: Topology, texts: Sequence[str]) -> Topology:
         try:
             topology.event(text)
         except FieldError as error:
-            raise BadInput.of("--event", "event", error.value, error.expected) from error
+            raise blamed_on("--event", text, error) from error
     return topology.model_copy(update={"events": (*topology.events, *texts)})
 
 

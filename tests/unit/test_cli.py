@@ -225,6 +225,32 @@ def test_schedules_that_take_the_same_are_not_ahead_of_each_other() -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("schedule", "compare", "--schedule", "1f1b"),
+        ("schedule", "show", "--schedule", "1f1b"),
+        ("knee", "--points", "3", "--schedule", "1f1b"),
+        ("tune", "--microbatch-size", "4"),
+        ("advise", "--schedule", "1f1b", "--axes", "4x1x1", "--microbatch-size", "4"),
+        ("route",),
+    ],
+)
+def test_what_compares_links_as_they_are_first_says_so_where_they_change(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """`predict` has another time of the same topology."""
+    happens = ("--set", "topology.events=[link paris--warsaw delay 60 ms at 2, rank 1 slower x2 at 0]")
+    place = 2 if words[0] == "schedule" else 1
+    command: list[str | Path] = [*words[:place], ROOT / LONGHAUL, ROOT / PP4, *words[place:], *happens]
+    done = run_testbed(*command, directory=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "warning: links or ranks change (" in said
+    assert "`testbed predict` has those of every iteration" in said
+    assert "links or ranks change" not in "".join(run_testbed(*command[:-2], directory=tmp_path)[1:])
+
+
+@pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (("run", "--clock", "virtual", "--out", "/proc/none"), "--out: directory: got '/proc/none', expected a place"),

@@ -99,6 +99,10 @@ def test_a_line_says_what_happens_and_when(
         ("link north cut for 1 s every 2 s at 1 s", "expected rate 200 Mbit/s"),
         ("link north shared 100 % for 1 s every 2 s until 3 s at 1 s", "a share of the rate below 100 %"),
         ("rank 3 slow at 1 s", "got 'rank 3 slow', expected .JOB. rank 2 slower x1.5"),
+        (
+            "link north trace link.csv at 1 for 3 s",
+            "got 'link north trace link.csv at 1 for 3 s', expected an end only",
+        ),
     ],
 )
 def test_what_no_line_can_say_is_refused(text: str, expected: str) -> None:
@@ -107,7 +111,7 @@ def test_what_no_line_can_say_is_refused(text: str, expected: str) -> None:
         "datacenters": {"a": {"nodes": 1}, "b": {"nodes": 1}},
         "links": [{"name": "north", "between": ["a", "b"], "delay": "1 ms", "rate": "1 Gbit/s"}],
     }
-    with pytest.raises(BadInput, match=f"--event: event: .*{expected}"):
+    with pytest.raises(BadInput, match=f"--event: (event|{re.escape(text)}): .*{expected}"):
         with_events(validate(Topology, document, "net"), [text])
     if text.startswith(("link", "datacenter")) and " at " in text:
         with pytest.raises(BadInput, match=f"net: events.0: .*{expected}"):
@@ -123,7 +127,7 @@ def test_any_other_text_is_an_error_with_words(text: str, begins: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["link x rate 5 % at 1 s"], "error: --event: event: got 'x', expected one of the links"),
+        (["link x rate 5 % at 1 s"], "error: --event: link x rate 5 % at 1 s: got 'x', expected one of the links"),
         (["link {north} rate 5 % at iteration 9"], "error: --event: link .*at.iteration: got 9, expected 0 to 1"),
         (["datacenter x down for 1 s at 1 s"], "got 'x', expected one of the datacenters that have links"),
         (["link {north} a -> b rate 5 % at 1 s"], "got 'a -> b', expected"),
@@ -516,3 +520,12 @@ def test_tcp_waits_until_the_last_of_outages_that_overlap_is_over() -> None:
     node, target = f"{north.source}/0", north.target
     waits_ms, usual_ms = (of.of_route(node, target, (0,), (1,))["rto_min"] for of in (metrics, usual))
     assert waits_ms - usual_ms == pytest.approx(5800 + 500, abs=2)
+
+
+@pytest.mark.parametrize("ends", ["rate 30 % at 1 to 3", "shared 70 % for 100 ms every 150 ms until 100 ms at 3"])
+def test_what_begins_as_another_ends_is_so_whichever_was_said_first(ends: str) -> None:
+    """An end makes a link as planned: not what somebody says of it from that very moment on."""
+    begins = "rate 50 % at 3" if " to " in ends else "rate 50 % at 3 + 100 ms"
+    one, other = (planned(*(f"link NORTH {text}" for text in order)) for order in ((ends, begins), (begins, ends)))
+    assert times(one) == times(other)
+    assert times(one)[-1] == times(planned("link NORTH rate 50 % at 0"))[-1] > times(planned())[-1]

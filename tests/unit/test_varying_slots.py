@@ -50,7 +50,12 @@ def planned(settings: Mapping[str, str], *schedules: str) -> Plan:
 @pytest.mark.parametrize(
     ("key", "value", "field", "expected"),
     [
-        ("pacing.F", "{median: 20 ms, p95: 4 ms}", "pacing.F.p95", "no less than that"),
+        (
+            "pacing.F",
+            "{median: 20 ms, p95: 4 ms}",
+            "pacing.F.p95",
+            "got '4 ms', expected no less than the median, 20 ms",
+        ),
         ("pacing.F", "{median: 20 ms, p59: 24 ms}", "pacing.F.p59", "did you mean p95?"),
         ("pacing.F", "{median: 20, p95: 24 ms}", "pacing.F.median", "a time with a unit"),
         ("pacing.F", "{p95: 24 ms}", "pacing.F.median", "a time beside p95"),
@@ -82,11 +87,16 @@ def test_samples_may_come_from_a_file_and_stay_in_the_plan(tmp_path: Path) -> No
     assert file.from_json(file.to_json(plan), "plan.json").jobs[0].workload.pacing == pacing
     drawn = slots_of(plan.jobs[0].workload, STAGES, 0)
     assert set(np.round(drawn[:, :, FORWARD] / 0.04 * 21, 4).ravel()) <= {19.0, 21.0, 35.5}
-    (tmp_path / "slots.csv").write_text("F ms,B us\n19,40000\n21,4x\n")
-    with pytest.raises(BadInput, match=r"pacing\.B\.profile: got '4x', expected a number in line 3 of slots\.csv"):
-        load_plan(TOPOLOGY, tmp_path / "job.yaml", settings=["pacing.B={profile: slots.csv}"])
+    for cell in ("4x", "-4", "nan", "1e999", "4_1"):
+        (tmp_path / "slots.csv").write_text(f"F ms,B us\n19,40000\n21,{cell}\n")
+        expected = rf"pacing\.B\.profile: got '{cell}', expected a number, 0 or more, in line 3 of slots\.csv, column B"
+        with pytest.raises(BadInput, match=expected):
+            load_plan(TOPOLOGY, tmp_path / "job.yaml", settings=["pacing.B={profile: slots.csv}"])
     with pytest.raises(BadInput, match=r"columns F ms, B us.*one column W with its unit"):
         load_plan(TOPOLOGY, tmp_path / "job.yaml", settings=["pacing.W={profile: slots.csv}"])
+    (tmp_path / "slots.csv").write_text("F ms,B us\n19,40000\n")
+    with pytest.raises(BadInput, match=r"F\.profile: got '1 below its name', expected 2 samples or more in column F"):
+        load_plan(TOPOLOGY, tmp_path / "job.yaml")
 
 
 # --- what is drawn -------------------------------------------------------------------------------
