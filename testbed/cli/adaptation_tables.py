@@ -78,7 +78,7 @@ def what_a_swap_took(adaptation: Mapping[str, Any]) -> Iterator[str]:
     by_kind = grouped((row["swap"], row) for row in rows if row.get("swap_took_s") is not None)
     for kind, swaps in by_kind.items():
         took_s = [row["swap_took_s"] for row in swaps]
-        shown = show_time(min(took_s)) + (f" to {show_time(max(took_s))}" if len(swaps) > 1 else "")
+        shown = " to ".join(dict.fromkeys(show_time(each) for each in (min(took_s), max(took_s))))
         first, last = (show_time(row["swap_believed_s"]) for row in (swaps[0], swaps[-1]))
         believed = f"believed to cost {first}" + (f", before the last one {last}" if len(swaps) > 1 else "")
         yield f"{_swaps(len(swaps))} of {kind} took {shown} ({believed})"

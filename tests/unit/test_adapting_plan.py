@@ -99,6 +99,8 @@ def test_what_swaps_took_stands_beside_what_was_believed() -> None:
         "idle behind an iteration: 90 ms, 60 ms of it for probes",
     ]
     assert list(what_a_swap_took({"swap_s": 0.02, "iterations": [ROW]})) == []
+    (alike,) = what_a_swap_took({"swap_s": 0.02, "iterations": [swapping("schedule", 13e-9, 0.02)] * 2})
+    assert alike.startswith("2 swaps of schedule took 13 ns (")
 
 
 KNOWS = {"oracle": "zb-h1", "oracle_swaps": True, "oracle_predicted_s": 0.6}
