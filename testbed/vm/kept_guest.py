@@ -38,7 +38,7 @@ _MOST_DIRECTORIES = 64
 
 ANSWER_S = 30.0
 """It may be making a copy for somebody else, which takes seconds on a slow machine that has much to do."""
-_COPIED_S, _ENDED_S, _READY_S = 60.0, 10.0, 180.0
+_COPIED_S, _ENDED_S, _READY_S = 120.0, 60.0, 180.0
 
 _GONE = ": it was a copy of the kept guest, which has ended"
 
