@@ -100,8 +100,10 @@ def links_of(topology: Topology, plan: Plan, name: str | None) -> Links:
     """The link of that name, or all links alike. Raises BadInput for an unknown one, or where there is none."""
     directions = topology.directions()
     names = dict.fromkeys(direction.link for direction in directions)
-    if not names or (name is not None and name not in names):
-        raise BadInput.of("--link", "option", name, f"a link of {topology.name} ({listed(names) or 'it has none'})")
+    if not names:
+        raise BadInput.of(topology.name, "links", "none", "one or more, whose rate is swept")
+    if name is not None and name not in names:
+        raise BadInput.of("--link", "option", name, f"a link of {topology.name} ({listed(names)})")
     chosen = tuple(index for index, direction in enumerate(directions) if name in (None, direction.link))
     first = chosen[0]
     what = name or (next(iter(names)) if len(names) == 1 else "all links")

@@ -67,6 +67,9 @@ def test_one_link_is_swept_or_all_alike() -> None:
     assert [direction.rate_bps for direction in one.network.directions] == [5e6, 5e6, 1e9, 1e9]
     with pytest.raises(BadInput, match="a link of three-region \\(wuhan--guangzhou, guangzhou--shenzhen\\)"):
         knee.links_of(topology, plan, "north")
+    alone = topology.model_copy(update={"name": "alone", "links": []})
+    with pytest.raises(BadInput, match="alone: links: got 'none', expected one or more, whose rate is swept"):
+        knee.links_of(alone, plan, None)
     with pytest.raises(BadInput, match="no message of the pipeline crosses"):
         knee.rates_around(0.0, 5)
     with pytest.raises(BadInput, match="the same at every rate"):
