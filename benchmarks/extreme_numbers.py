@@ -2,10 +2,10 @@
 
     python benchmarks/extreme_numbers.py [--plans 60] [--seed 1] [--first 0] [--schedules 3] [--out DIR]
 
-A single datacenter without any link, or six in a line, a ring or a star; one rank, or a dozen with replicas or tensor
-ranks; one microbatch, or 21, or memory for one; slots of 0.3 ms to 2 s, of some kinds and stages thirty times shorter;
-delays from none to 0.9 s, and another way back; messages of no more than their tensor, up to 30 MB, which take from a
-thousandth of a slot to three; network cards anywhere. One iteration or three. What the command line refuses is counted.
+A single datacenter without any link, or six in a line, a ring or a star; two ranks, or a dozen, with replicas or tensor
+ranks; one microbatch, or 21; slots of 0.3 ms to 2 s, of some kinds and stages thirty times shorter; delays from none to
+0.9 s, and another way back; messages of their tensor alone and up to 30 MB, which take from a thousandth of a slot to
+three; network cards anywhere. One iteration or three. What the command line refuses is counted.
 """
 
 from __future__ import annotations

@@ -18,14 +18,15 @@ def of_short_slots(plan: Plan) -> list[str]:
     """A line about schedules that would take another time, by more than a thousandth, if every wait counted; [] where
     none would. Lab and model agree on which waits do not (plan/host_costs.py), so that no measured error tells."""
     wait_s = plan.host_costs.unnoticed_wait_s
+    paced = [(job, job.workload.pacing) for job in plan.jobs if job.workload.pacing is not None]
     slots_s = [
-        job.workload.pacing.of(kind, rank)
-        for job in plan.jobs
-        if job.workload.pacing
+        pacing.of(kind, rank) * pacing.factor(replica, rank)
+        for job, pacing in paced
         for kind in ("F", "I", "W")
         for rank in range(job.mesh.pp)
+        for replica in range(job.mesh.dp)
     ]
-    if not slots_s or min(slots_s) >= _SHORT * wait_s:
+    if len(paced) < len(plan.jobs) or min(slots_s) >= _SHORT * wait_s:
         return []
     ideal, otherwise = replace(plan, host_costs=replace(plan.host_costs, unnoticed_wait_s=0.0)), {}
     for case in plan.cases:

@@ -38,7 +38,7 @@ _STARTING = "starting"
 """The socket's name until the guest is there."""
 
 _LOOK_S = 1.0
-_COPIED_S = 90.0
+_COPIED_S = 60.0
 _IMPORTED_S = 120.0
 _POLL_S = 0.05
 _MOST_FILES = 64

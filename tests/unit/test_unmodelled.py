@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from testbed.planning import resolve
 from testbed.planning.left_out import left_out_of, most_waiting, warnings
 from testbed.planning.prediction import predict_together, ranges_of_case
 from testbed.planning.schedules import choose, make
+from testbed.planning.short_slots import of_short_slots
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload
@@ -193,3 +195,6 @@ def test_slots_that_are_short_beside_a_wait_that_nobody_notices_are_said() -> No
     assert line.startswith("slots of 300 us are short beside the 200 us that a rank waits unnoticed")
     assert "if every wait counted, zb-h1 would take +" in line
     assert said("20 ms") == []
+    plan = planned(delay="150 us", rate="10 Gbit/s", settings={"pacing": "{F: 300 us, I: 300 us, W: 300 us}"})
+    unpaced = replace(plan.jobs[0], workload=plan.jobs[0].workload.model_copy(update={"pacing": None}))
+    assert of_short_slots(replace(plan, jobs=(plan.jobs[0], unpaced))) == [], "nothing is predicted of these"
