@@ -60,10 +60,7 @@ def made_anew(plan: Plan, settings: Sequence[str], source: str) -> Plan:
     for job in range(len(plan.jobs)):
         choices, kept = choose(fresh, job=job), _schedules(plan, job)
         known = {choice.label: kept[choice.label] for choice in choices if choice.label in kept}
-        try:
-            selected.append(make(fresh, choices, known, job=job, source=source, strict=True))
-        except BadInput as error:  # of a kept order, which says whose schedule it is and not of which plan
-            raise error if str(error).startswith(f"{source}: ") else BadInput(f"{source}: {error}") from None
+        selected.append(make(fresh, choices, known, job=job, source=source, strict=True))
     made = replace(with_selected(fresh, selected), recovery=plan.recovery)
     require_recoverable(made, source, "recovery")
     require_replicas_left(made, source, "recovery")

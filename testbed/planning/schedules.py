@@ -414,6 +414,8 @@ class _Maker:
         except DoesNotFit as error:
             over = isinstance(error, OverMemory)
             left_out[choice.label] = _why(self.source, self.plan.jobs[self.job], choice, str(error), over_memory=over)
+        except BadInput as error:
+            raise BadInput(f"{self.source}: {error}") from None
 
     def _unpaced(self, choices: Iterable[ScheduleChoice]) -> Selection:
         """Nothing made; fixed orders that will not fit, whatever actions take, are left out now."""
