@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from processes import descendants, wait_until, wait_until_gone, wait_until_remov
 from three_ranks import COMPARED, TOPOLOGY, WORKLOAD
 
 from testbed.errors import ExitCode
-from testbed.vm import kernel
+from testbed.vm import guest_machine, kernel
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 240
@@ -123,10 +122,8 @@ def test_a_filter_that_forbids_fixed_addresses_is_named(time_travel_kernel: kern
 
 
 def test_a_guest_in_real_time_is_refused_without_user_namespaces(
-    time_travel_kernel: kernel.Kernel, files: Path
+    packaged_machine: guest_machine.GuestMachine, time_travel_kernel: kernel.Kernel, files: Path
 ) -> None:
-    if shutil.which("linux.uml") is None:
-        pytest.skip("Debian's User-Mode Linux is not installed")
     before = [*readable(time_travel_kernel, files), *without_user_namespaces()]
     words = ["run", "topology.yaml", "workload.yaml", "--vm", "--out", "out", "--quiet", "--no-picture"]
     line = [*before, sys.executable, "-P", "-m", "testbed", *words]
