@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from testbed.errors import BadInput, listed, require
 from testbed.files import json_object, read_text, saving
@@ -37,15 +34,9 @@ LATEST_START_S = 3600.0
 _WRITTEN = "a plan as `testbed plan` writes it"
 
 
-@lru_cache(maxsize=1)
-def adapter() -> TypeAdapter[Plan]:
-    """Of plan.json, made once."""
-    return TypeAdapter(Plan)
-
-
 def to_json(plan: Plan) -> str:
     """The plan as text; numbers come back as they were."""
-    written = adapter().dump_python(plan, mode="json")
+    written: dict[str, Any] = document.adapter(Plan).dump_python(plan, mode="json")
     if not plan.network.limits:
         del written["network"]["limits"]
     if not plan.network.cards:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 
-from testbed.planning import file
+from testbed.plan.plan import Plan
 from testbed.results import provenance, run_tables
+from testbed.schedule.registry import FAMILIES
+from testbed.spec import document
+from testbed.spec.model import MODELS
 
 LATER = ("numpy.ma", "pyarrow.compute", "pyarrow.dataset")
 """Modules that NumPy and pyarrow import when they are first asked for something."""
@@ -17,4 +20,7 @@ def prepare() -> None:
         importlib.import_module(module)
     run_tables.arrays_without_pandas()
     provenance.packages()
-    file.adapter()
+    for registry in (FAMILIES, MODELS):
+        for name in registry.built_in:
+            registry.find(name)
+    document.adapter(Plan)
