@@ -345,8 +345,15 @@ def claims_of(rows: Sequence[Row], said: Mapping[str, str | None]) -> list[Claim
         "losses under relay and netem: as chance allows": lossy,
         "queues that overflow under relay and netem: drops, untrusted": overflows,
     }
+    off = [abs(seconds / row.predicted_s - 1) for row in modelled for seconds in row.seconds().values()]
     claims = [
-        each(what, sum(map(bool, map(Row.disagreements, of))), len(of), unit="options")
+        each(
+            what,
+            sum(map(bool, map(Row.disagreements, of))),
+            len(of),
+            unit="options",
+            more=f", within {max(off):.4%}" if of is modelled and off else "",
+        )
         for what, of in groups.items()
         if of
     ]
@@ -355,8 +362,6 @@ def claims_of(rows: Sequence[Row], said: Mapping[str, str | None]) -> list[Claim
         got = "; ".join(f"{row.option}: {' and '.join(map(str, n))}" for row, n in zip(overflows, dropped, strict=True))
         same = all(len(set(counts)) == 1 for counts in dropped)
         claims.append(Claim("the same queues: relay and netem", "drop as many", got, same))
-    if off := [abs(seconds / row.predicted_s - 1) for row in modelled for seconds in row.seconds().values()]:
-        claims.append(Claim("the first of these: off the model", "(report)", f"within {max(off):.3%}", None, max(off)))
     return [*claims, each("options that no shaper can do are refused", list(said.values()).count(None), len(said))]
 
 
