@@ -39,7 +39,7 @@ from testbed.lab.netlink import Netlink, shown_interface, shown_route
 from testbed.lab.probes import Ends, one_way_delays
 from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
-from testbed.lab.shaping import LinkCounters, TimedChange, TimedShaper, choose, qdisc, require_timed, tbf
+from testbed.lab.shaping import LinkCounters, TimedChange, TimedShaper, choose, require_timed, tbf
 from testbed.lab.shaping.passage import added_s
 from testbed.lab.shaping.relay import RelayShaper
 from testbed.lab.trains import TYPE_OF_SERVICE, Train, stamps
@@ -56,6 +56,9 @@ _ENDING_S, _LOOK_S = 0.5, 0.02
 
 _COMING_UP = 16
 """Containers whose shells come up side by side: each waits for others' programs to be loaded more than it computes."""
+
+_UNSHAPED_BPS = 34e9
+"""Of links that are to be no matter, where none of them is faster."""
 
 _PROBES = 3
 """Of which the fastest tells what a way takes."""
@@ -445,11 +448,12 @@ class Lab:
 
     @contextmanager
     def unshaped(self) -> Iterator[None]:
-        """No delay, jitter or loss, and the largest rate that shapers know; in the end all as asked again.
+        """No delay, jitter or loss, and a rate that nothing waits for; in the end all as asked again.
 
         A body that fails leaves it so: there is nothing more to measure then. Raises RunFailed.
         """
-        free = {"delay_s": 0.0, "jitter_s": 0.0, "loss": 0.0, "rate_bps": qdisc.LARGEST_RATE_BPS}
+        rate_bps = max(_UNSHAPED_BPS, *(one.rate_bps for one in self.directions + self.cards))
+        free = {"delay_s": 0.0, "jitter_s": 0.0, "loss": 0.0, "rate_bps": rate_bps}
         shaped = [(number, free) for number in range(len(self.directions))]
         if self.cards:
             of_card = {"rate_bps": free["rate_bps"]} if self.card_shaper_name == tbf.Buckets.name else free

@@ -42,12 +42,16 @@ def with_cards(rates: list[float]) -> dict[str, Any]:
         described = lab.describe()["cards"]
         with lab.unshaped():
             free = lab.describe()["cards"]
+        lab.change_link(4, rate_bps=40e9)  # more than 32 bits of bytes per second; the kernel's answer is compared
+        fast = lab.describe()["cards"][0]
+        lab.change_link(4, rate_bps=lab.cards[0].rate_bps)
         return {
             "shaper": lab.card_shaper_name,
             "checks": {check.label: check.as_json() for check in checks},
             "counted": {row.label: row.as_row() for row in counted},
             "described": described,
             "free": free,
+            "fast": fast,
             "again": lab.describe()["cards"],
         }
 
@@ -73,6 +77,7 @@ def test_cards_are_shaped_measured_and_counted() -> None:
     assert found["again"] == found["described"]
     free = {row["rate_bytes_per_s"] for row in found["free"]}
     assert min(free) > 10 * max(row["rate_bytes_per_s"] for row in found["described"])
+    assert found["fast"]["rate_bytes_per_s"] == 5_000_000_000
     assert list(found["counted"])[4:] == CARDS
     assert found["counted"]["a/2->a (card)"]["wire_bytes"] == 0
     if found["shaper"] == "tbf":

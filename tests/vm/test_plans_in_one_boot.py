@@ -46,7 +46,7 @@ CARDS = """
 name: cards
 datacenters:
   paris: {nodes: 2, inside: {delay: 10 us, rate: 500 Mbit/s}}
-  warsaw: {nodes: 2, inside: {delay: 20 us, rate: 10 Gbit/s}}
+  warsaw: {nodes: 2, inside: {delay: 20 us, rate: 40 Gbit/s}}
 links:
   - {between: [paris, warsaw], delay: 5 ms, rate: 1 Gbit/s}
 """

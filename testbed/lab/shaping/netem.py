@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from pyroute2.netlink.rtnl import RTM_NEWQDISC
 from pyroute2.netlink.rtnl.tcmsg import sched_netem, tcmsg
 
-from testbed.errors import BadInput, MachineLacks, RunFailed
+from testbed.errors import MachineLacks, RunFailed
 from testbed.lab.namespaces import inside
 from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import CHANGEABLE, LinkCounters, ShapedDirection, ShapedLink, TimedChange, police, qdisc
@@ -66,6 +66,9 @@ class _NetemOptions(sched_netem.options):  # type: ignore[misc]
     )
 
 
+sched_netem.options = _NetemOptions  # by which pyroute2 decodes what the kernel says of a qdisc, too
+
+
 class QdiscMessage(tcmsg):  # type: ignore[misc]
     """A qdisc request whose netem options are complete.
 
@@ -79,10 +82,8 @@ class QdiscMessage(tcmsg):  # type: ignore[misc]
 
 
 def parameters(direction: ShapedDirection) -> NetemParameters:
-    """What to ask the kernel for. Raises BadInput above 34 Gbit/s, which netem's rate field cannot hold."""
+    """What to ask the kernel for."""
     asked = direction.asked
-    if asked.rate_bps > qdisc.LARGEST_RATE_BPS:
-        raise BadInput.of(asked.label, "rate", asked.rate_bps, "at most 34 Gbit/s with the netem shaper")
     return NetemParameters(
         delay_ns=round(asked.delay_s * 1e9),
         jitter_ns=round(asked.jitter_s * 1e9),
@@ -101,7 +102,9 @@ def request(interface_index: int, want: NetemParameters, seed: int, tick_ns: flo
     """The netlink message that puts `want` at the root of an interface."""
     message = QdiscMessage()
     message["index"], message["handle"], message["parent"] = interface_index, qdisc.HANDLE, qdisc.ROOT
-    rate = {"rate": want.rate_bytes_per_s, "packet_overhead": 0, "cell_size": 0, "cell_overhead": 0}
+    plain, wider = qdisc.rate_fields(want.rate_bytes_per_s)
+    rate = {"rate": plain, "packet_overhead": 0, "cell_size": 0, "cell_overhead": 0}
+    wide = [] if wider is None else [["TCA_NETEM_RATE64", wider]]
     options = {
         # Times twice: in ticks as every kernel reads them, in nanoseconds as kernels since 4.15 prefer them.
         "delay": min(round(want.delay_ns / tick_ns), qdisc.UINT32),
@@ -112,6 +115,7 @@ def request(interface_index: int, want: NetemParameters, seed: int, tick_ns: flo
         "duplicate": 0,
         "attrs": [
             ["TCA_NETEM_RATE", rate],
+            *wide,
             ["TCA_NETEM_LATENCY64", want.delay_ns],
             ["TCA_NETEM_JITTER64", want.jitter_ns],
             ["TCA_NETEM_PRNG_SEED", seed],
@@ -124,11 +128,11 @@ def request(interface_index: int, want: NetemParameters, seed: int, tick_ns: flo
 def read_back(message: Any, tick_ns: float) -> NetemParameters:
     """The parameters in a decoded qdisc message. `tick_ns` is one tick of the packet-scheduler clock."""
     options = message.get_attr("TCA_OPTIONS")
-    rate = options.get_attr("TCA_NETEM_RATE")
+    rate, wide = options.get_attr("TCA_NETEM_RATE"), options.get_attr("TCA_NETEM_RATE64")
     return NetemParameters(
         delay_ns=round(options["delay"] * tick_ns),
         jitter_ns=round(options["jitter"] * tick_ns),
-        rate_bytes_per_s=0 if rate is None else rate["rate"],
+        rate_bytes_per_s=wide or (0 if rate is None else rate["rate"]),
         limit_packets=options["limit"],
         loss_u32=options["loss"],
     )

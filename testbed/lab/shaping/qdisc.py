@@ -19,8 +19,13 @@ HANDLE = 0x10000
 CHANGE = NLM_F_REQUEST | NLM_F_ACK
 ADD = CHANGE | NLM_F_CREATE | NLM_F_EXCL
 
-LARGEST_RATE_BPS = UINT32 * 8.0
-"""The plain rate field of qdiscs: 32 bits of bytes per second. What is beyond cannot be read back through pyroute2."""
+
+def rate_fields(bytes_per_s: int) -> tuple[int, int | None]:
+    """What a qdisc's rate field of 32 bits holds, and what the wider one beside it, which 34 Gbit/s and less need not.
+
+    The kernel takes the larger of the two.
+    """
+    return min(bytes_per_s, UINT32), bytes_per_s if bytes_per_s > UINT32 else None
 
 
 def refusal(attempt: Callable[[Netlink], object]) -> str | None:

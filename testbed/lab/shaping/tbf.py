@@ -13,7 +13,7 @@ from pyroute2.netlink import nla, nlmsg
 from pyroute2.netlink.rtnl import RTM_NEWQDISC
 from pyroute2.netlink.rtnl.tcmsg import sched_tbf, tcmsg
 
-from testbed.errors import BadInput, RunFailed
+from testbed.errors import RunFailed
 from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import LinkCounters, ShapedDirection, qdisc
 from testbed.plan.framing import super_packet_bytes
@@ -30,6 +30,15 @@ class TbfParameters(NamedTuple):
     rate_bytes_per_s: int
     burst_bytes: int
     limit_bytes: int
+
+
+class _BucketOptions(sched_tbf.options):  # type: ignore[misc]
+    """pyroute2's attributes of token buckets, and the wider rate that it does not know."""
+
+    nla_map = (*sched_tbf.options.nla_map, ("TCA_TBF_RATE64", "uint64"))
+
+
+sched_tbf.options = _BucketOptions  # by which pyroute2 decodes what the kernel says of a qdisc
 
 
 class BucketMessage(nlmsg):  # type: ignore[misc]
@@ -61,10 +70,8 @@ class BucketMessage(nlmsg):  # type: ignore[misc]
 
 
 def parameters(direction: ShapedDirection, gso: int) -> TbfParameters:
-    """What to ask the kernel for, where super-packets are of `gso` bytes at most. Raises BadInput above 34 Gbit/s."""
+    """What to ask the kernel for, where super-packets are of `gso` bytes at most."""
     asked = direction.asked
-    if asked.rate_bps > qdisc.LARGEST_RATE_BPS:
-        raise BadInput.of(asked.label, "rate", asked.rate_bps, "at most 34 Gbit/s")
     burst = super_packet_bytes(gso) + round(asked.rate_bps / 8 * _CREDIT_S)
     return TbfParameters(round(asked.rate_bps / 8), burst, int(min(max(direction.queue_bytes, burst), qdisc.UINT32)))
 
@@ -73,8 +80,10 @@ def request(interface_index: int, want: TbfParameters) -> BucketMessage:
     """The netlink message that puts `want` at the root of an interface."""
     message = BucketMessage()
     message["index"], message["handle"], message["parent"] = interface_index, qdisc.HANDLE, qdisc.ROOT
-    parms = {"rate": want.rate_bytes_per_s, "rate___reserved": _ETHERNET, "limit": want.limit_bytes}
-    options = {"attrs": [["TCA_TBF_PARMS", parms], ["TCA_TBF_BURST", want.burst_bytes]]}
+    plain, wider = qdisc.rate_fields(want.rate_bytes_per_s)
+    parms = {"rate": plain, "rate___reserved": _ETHERNET, "limit": want.limit_bytes}
+    wide = [] if wider is None else [["TCA_TBF_RATE64", wider]]
+    options = {"attrs": [["TCA_TBF_PARMS", parms], *wide, ["TCA_TBF_BURST", want.burst_bytes]]}
     message["attrs"] = [["TCA_KIND", "tbf"], ["TCA_OPTIONS", options]]
     return message
 
@@ -129,11 +138,13 @@ class Buckets:
         with Netlink(end.pid, f"{end.border} ({direction.asked.label})") as netlink:
             _send(netlink, netlink.index(end.interface), want, flags)
             root = qdisc.at_root(netlink, end.interface, self.name)
-            found = root.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")
+            options = root.get_attr("TCA_OPTIONS")
+        found = options.get_attr("TCA_TBF_PARMS")
+        rate = options.get_attr("TCA_TBF_RATE64") or found["rate"]
         # the burst comes back as a time, rounded
-        if (found["rate"], found["limit"]) != (want.rate_bytes_per_s, want.limit_bytes):
+        if (rate, found["limit"]) != (want.rate_bytes_per_s, want.limit_bytes):
             raise RunFailed(
-                f"{direction.asked.label}: tbf is not as asked: {want}, the kernel has rate {found['rate']}, "
+                f"{direction.asked.label}: tbf is not as asked: {want}, the kernel has rate {rate}, "
                 f"limit {found['limit']}"
             )
 
