@@ -7,7 +7,8 @@ host can disturb a measurement; all attempts are kept, with what the machine did
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -190,7 +191,7 @@ def _measure_with_patience(
 def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
     """Round trips and one-way delays first, then rates, direction by direction."""
     asked = [line.asked for line in link]
-    rtt = sum(direction.delay_s for direction in asked)
+    rtt = _rtt_s(link)
     before = lab.counters()
     found = [MeasuredDirection() for _ in link]
     trouble: list[list[str]] = [[] for _ in link]
@@ -212,14 +213,7 @@ def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
                 found[i] = replace(found[i], losses=lost)
         except RunFailed as error:
             trouble[i].append(str(error))
-    for i, line in enumerate(link):
-        if any(direction.loss > 0 for direction in asked):
-            notes[i].append("rate not measured: the link is asked to lose packets, and TCP would measure that")
-        elif not trouble[i]:  # a link that does not carry probes has no rate
-            try:
-                found[i] = replace(found[i], rate_bps=_rate(lab, line, rtt))
-            except (RunFailed, OSError) as error:
-                trouble[i].append(f"rate probe: {error}")
+    _measure_rates(lab, link, found, trouble, notes)
     after = lab.counters()
     checks = []
     for i, (index, direction, _) in enumerate(link):
@@ -241,13 +235,60 @@ _ROOM_FOR_PROBE_BYTES = 16 * (MTU + ETHERNET_HEADER)
 """Through a queue of fewer frames TCP cannot keep a link busy: it has this room while the rate is measured."""
 
 
-def _rate(lab: Lab, line: _Line, rtt: float) -> float:
-    room, route = lab.queue_room(line.number), RouteFacts(line.asked.rate_bps, rtt)
+_MOST_UNDER_WAY_BYTES = 2**28
+"""To fill a link with more takes long, and TCP has a GiB under way at most: its delays are shorter meanwhile."""
+
+
+def _measure_rates(
+    lab: Lab, link: Sequence[_Line], found: list[MeasuredDirection], trouble: list[list[str]], notes: list[list[str]]
+) -> None:
+    """Add the rates to what was `found` of directions, or why there are none to `trouble` or `notes`."""
+    if any(line.asked.loss > 0 for line in link):
+        for lines_of in notes:
+            lines_of.append("rate not measured: the link is asked to lose packets, and TCP would measure that")
+        return
+    with _shortened(lab, link) as share:
+        for i, line in enumerate(link):
+            if trouble[i]:  # a link that does not carry probes has no rate
+                continue
+            if share < 1:
+                notes[i].append(f"rate measured with {share:.0%} of the delays: TCP could not fill the link with all")
+            try:
+                found[i] = replace(found[i], rate_bps=_rate(lab, line, share, _rtt_s(link)))
+            except (RunFailed, OSError) as error:
+                trouble[i].append(f"rate probe: {error}")
+
+
+def _rtt_s(link: Sequence[_Line]) -> float:
+    return sum(line.asked.delay_s for line in link)
+
+
+@contextmanager
+def _shortened(lab: Lab, link: Sequence[_Line]) -> Iterator[float]:
+    """While rates are measured, a link that holds too much has shorter delays; yields the share of them in force."""
+    holds = max(_rtt_s(link) * line.asked.rate_bps / 8 for line in link)
+    if holds <= _MOST_UNDER_WAY_BYTES or link[0].number >= len(lab.directions):  # cards are as near as they are
+        yield 1.0
+        return
+    share = _MOST_UNDER_WAY_BYTES / holds
+    try:
+        for line in link:
+            one = line.asked
+            lab.change_link(line.number, delay_s=share * one.delay_s, jitter_s=share * one.jitter_s)
+        yield share
+    finally:
+        for line in link:
+            lab.change_link(line.number, delay_s=line.asked.delay_s, jitter_s=line.asked.jitter_s)
+
+
+def _rate(lab: Lab, line: _Line, share: float, rtt: float) -> float:
+    """In bit/s; `share` of the delays is in force."""
+    room, route, delay_s = lab.queue_room(line.number), RouteFacts(line.asked.rate_bps, share * rtt), line.asked.delay_s
     if room >= _ROOM_FOR_PROBE_BYTES:
-        return wire_rate(line.ends, line.asked.delay_s, route, room)
+        return wire_rate(line.ends, share * delay_s, route, room)
     lab.change_link(line.number, queue_bytes=_ROOM_FOR_PROBE_BYTES)
     try:
-        return wire_rate(line.ends, line.asked.delay_s, route, _ROOM_FOR_PROBE_BYTES)
+        return wire_rate(line.ends, share * delay_s, route, _ROOM_FOR_PROBE_BYTES)
     finally:
         lab.change_link(line.number, queue_bytes=room)
 

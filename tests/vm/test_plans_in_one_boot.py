@@ -56,6 +56,7 @@ datacenters: {paris: {nodes: 2}, warsaw: {nodes: 2}}
 links:
   - {name: north, between: [paris, warsaw], delay: 5 ms, rate: 1 Gbit/s}
   - {name: south, between: [paris, warsaw], delay: 8 ms, rate: 500 Mbit/s}
+  - {name: far, between: [paris, warsaw], delay: 40 ms, rate: 100 Gbit/s}
 routes: [{from: paris, to: warsaw, via: [south]}]
 """
 UNLIKE = """
@@ -162,8 +163,21 @@ def test_traffic_over_the_second_of_two_parallel_links_is_counted_there(measured
     one = measured["parallel"]
     require_true(one)
     links = pd.read_parquet(one.out / "links.parquet")
-    assert (links["wire_bytes"] > 12e6).tolist() == [False, True, True, False]  # north and south, each both ways
+    assert (links["wire_bytes"] > 12e6).tolist() == [False, True, True, *[False] * 3]  # each both ways
     assert links["wire_bytes"].to_numpy() == pytest.approx(links["planned_bytes"].to_numpy(), rel=0.002)
+
+
+def test_a_link_that_no_connection_could_fill_is_measured_with_shorter_delays(measured: Mapping[str, Measured]) -> None:
+    """A gigabyte is under way on it, which is the most that TCP has; its delays are as asked before and afterwards."""
+    links = json.loads((measured["parallel"].out / "links.json").read_text())["links"]
+    far = [link for link in links if link["asked"]["rate_bps"] == 100e9]
+    assert [link["reasons"] for link in links] == [[]] * 6
+    for link in far:
+        assert link["measured"]["rate_bps"] == pytest.approx(100e9, rel=0.001)
+        assert link["measured"]["one_way_s"]["median"] == pytest.approx(40e-3, rel=1e-4)
+        assert link["notes"] == ["rate measured with 27% of the delays: TCP could not fill the link with all"]
+    manifest = json.loads((measured["parallel"].out / "manifest.json").read_text())
+    assert [link["delay_ns"] for link in manifest["lab"]["links"][-2:]] == [40_000_000] * 2
 
 
 @pytest.mark.parametrize("name", ["unlike", *(f"drawn {number}" for number in DRAWN)])
