@@ -216,12 +216,24 @@ class StudySpec(StrictModel):
         same, by_axis = {setting(name): name for name in self.set}, dict[str, str]()
         for axis_name, axis in self.over.items():
             of_places = [frozenset(place.settings) for place in axis.places()]
-            for field in sorted(frozenset.intersection(*of_places) & same.keys()):
-                raise FieldError(f"set.{same[field]}", self.set[same[field]], f"no field of an axis ({axis_name})")
+            for field in sorted(same):
+                if all(any(_undoes(later, field) for later in fields) for fields in of_places):
+                    raise FieldError(f"set.{same[field]}", self.set[same[field]], f"no field of an axis ({axis_name})")
             for field in sorted(frozenset.union(*of_places)):
-                if (other := by_axis.setdefault(field, axis_name)) != axis_name:
-                    raise FieldError(f"over.{axis_name}", field, f"a field that no other axis sets ({other} does)")
+                for earlier, other in by_axis.items():
+                    if other != axis_name and _undoes(field, earlier):
+                        expected = f"a field that no other axis sets ({other} does)"
+                        raise FieldError(f"over.{axis_name}", field, expected)
+                by_axis[field] = axis_name
         return self
+
+
+def _undoes(later: str, earlier: str) -> bool:
+    """Whether nothing is left of what `earlier` set where `later` is set behind it: links, or links.*.delay."""
+    keys, of_earlier = later.split("."), earlier.split(".")
+    return len(keys) <= len(of_earlier) and all(
+        key == other or (key == "*" and other.isdecimal()) for key, other in zip(keys, of_earlier, strict=False)
+    )
 
 
 def study_of(source: Path | Document, settings: Mapping[str, str] | None = None) -> StudySpec:

@@ -260,6 +260,22 @@ def test_a_field_that_is_said_twice_is_refused(tmp_path: Path, fields: dict[str,
         study_of(study_file(tmp_path, over=over, set=fields.get("set", {})))
 
 
+def test_a_field_of_every_link_undoes_that_of_one(tmp_path: Path) -> None:
+    """Cells of a table were called by delays that no link of theirs had."""
+    one = {"field": "links.0.delay", "values": ["1 ms", "2 ms"]}
+    every = {"field": "links.*.delay", "values": ["3 ms", "4 ms"]}
+    with pytest.raises(BadInput, match=r"over\.b: got .topology\.links\.\*\.delay., .* no other axis sets \(a does\)"):
+        study_of(study_file(tmp_path, over={"a": one, "b": every}, set={}))
+    with pytest.raises(BadInput, match=r"set\.links\.0\.delay: got .9 ms., expected no field of an axis \(b\)"):
+        study_of(study_file(tmp_path, over={"b": every}, set={"links.0.delay": "9 ms"}))
+    slots = {"a": {"field": "pacing.F", "values": ["1 ms"]}, "b": {"field": "pacing", "values": [{"F": "3 ms"}]}}
+    with pytest.raises(BadInput, match=r"over\.b: got .pacing., .* no other axis sets \(a does\)"):
+        study_of(study_file(tmp_path, over=slots, set={}))
+    # one link may differ from what all others have
+    study_of(study_file(tmp_path, over={"b": every, "a": one}, set={"links.*.rate": "1 Gbit/s"}))
+    study_of(study_file(tmp_path, over={"a": one}, set={"links.*.delay": "9 ms"}))
+
+
 def test_a_word_may_set_what_is_the_same_elsewhere(tmp_path: Path) -> None:
     over = {"a": {"values": {"few": {"microbatches": 4}, "usual": {}}}}
     assert study_of(study_file(tmp_path, over=over, set={"microbatches": 16})).set == {"microbatches": 16}
