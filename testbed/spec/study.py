@@ -200,6 +200,14 @@ class StudySpec(StrictModel):
             raise FieldError("light", True, "clock: virtual: another clock sees what a model computes")
         return self
 
+    @field_validator("topologies", "workloads")
+    @classmethod
+    def _files_are_named_once(cls, files: list[str | list[str]]) -> list[str | list[str]]:
+        for number, each in enumerate(files):
+            if each in files[:number]:
+                raise FieldError(str(number), each, "every one once")
+        return files
+
     @field_validator("over")
     @classmethod
     def _axes_name_fields(cls, over: dict[str, StudyAxis]) -> dict[str, StudyAxis]:

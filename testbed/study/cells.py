@@ -90,6 +90,7 @@ def _cells(
     published: PublishedTimes | None,
 ) -> Iterator[StudyCell]:
     digest, number = source.identity()["source"], 0
+    named: dict[tuple[str, ...], tuple[str, Any]] = {}
     everywhere = dict(study.set) | (
         {} if study.schedules is None or names_of(study) else {"schedules": study.schedules}
     )
@@ -104,6 +105,8 @@ def _cells(
             iterations=study.iterations,
         )
         names = made.network.name, " + ".join(job.name for job in made.jobs)
+        shown = tuple(place.shown for place in places)
+        _refuse_namesake(named, (*names, *shown), (topology, workload), written_in)
         times_s = {} if published is None else published.at(*names, values, made.jobs[0].workload.microbatches)
         if published is not None and published.only and not times_s:
             continue
@@ -128,6 +131,17 @@ def _cells(
             key = hashlib.sha256("\n".join(decides).encode()).hexdigest()[:_KEY_DIGITS]
             yield StudyCell(number, key, *names, values, repetition, plan, tuple(files), times_s, tuple(said))
             number += 1
+
+
+def _refuse_namesake(
+    taken: dict[tuple[str, ...], tuple[str, Any]], place: tuple[str, ...], files: tuple[str, Any], written_in: Path
+) -> None:
+    """Raises BadInput where other files have the names of this place of the grid: tables would take both for one."""
+    for field, one, other, name in zip(
+        ("topologies", "workloads"), files, taken.setdefault(place, files), place[:2], strict=True
+    ):
+        if one != other:
+            raise BadInput.of(str(written_in), field, one, f"a name of its own in it, not {name!r} as in {other}")
 
 
 def _file(name: str, written_in: Path) -> Path:

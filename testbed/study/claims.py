@@ -113,6 +113,8 @@ class _Place(NamedTuple):
 
     grid: tuple[str, str, str]
     """Topology, workload, and of several jobs which one, else ""."""
+    several: Set[str]
+    """Which of "topology" and "workload" the study has several of."""
     shown: Mapping[str, str]
     values: Mapping[str, float]
     """By axis, as the study has it and in SI units."""
@@ -132,7 +134,9 @@ class _Place(NamedTuple):
     def words(self) -> str:
         """Where it is."""
         topology, workload, job = self.grid
-        places = dict(self.shown) | ({"job": job} if job else {})
+        files = {"topology": topology, "workload": workload}
+        places = {name: of for name, of in files.items() if name in self.several} | dict(self.shown)
+        places |= {"job": job} if job else {}
         return ", ".join(f"{name}={value}" for name, value in places.items()) or f"{workload} on {topology}"
 
 
@@ -148,6 +152,7 @@ def _places(evidence: StudyTables, places: Conditions) -> Iterator[_Place]:
     chosen = places.of(evidence.table)
     columns = ("measured_s", "measured_s") if evidence.measured else ("predicted_low_s", "predicted_high_s")
     chosen = chosen.assign(job=chosen["job"].fillna(""))
+    several = {name for name in ("topology", "workload") if evidence.cells[name].nunique() > 1}
     for where, rows in chosen.groupby(["topology", "workload", "job", *evidence.axes], sort=False):
         topology, workload, job, *shown = map(str, where)
         numbers = {name: float(rows[f"{name}_value"].iloc[0]) for name in evidence.axes}
@@ -157,7 +162,7 @@ def _places(evidence: StudyTables, places: Conditions) -> Iterator[_Place]:
         published = rows["published_s"].dropna()
         low_s, high_s, published_s = (dict(each.groupby(label).median()) for each in (low, high, published))
         by_axis = dict(zip(evidence.axes, shown, strict=True))
-        yield _Place((topology, workload, job), by_axis, numbers, low_s, high_s, published_s, untrusted)
+        yield _Place((topology, workload, job), several, by_axis, numbers, low_s, high_s, published_s, untrusted)
 
 
 def _concluded(claim: Claim, asked: pd.DataFrame, margins: Sequence[_Margin]) -> Judged:

@@ -260,6 +260,20 @@ def test_a_field_that_is_said_twice_is_refused(tmp_path: Path, fields: dict[str,
         study_of(study_file(tmp_path, over=over, set=fields.get("set", {})))
 
 
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Both were one row of the table, and claims were judged by the median of the two."""
+    topology = yaml.safe_load(Path(FILES[0]).read_text())
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(topology | {"description": "another one"}))
+    study = study_file(tmp_path, topologies=[FILES[0], "other.yaml"])
+    with pytest.raises(
+        BadInput, match=r"topologies: got .other\.yaml., expected a name .* not .two-dc-longhaul. as in "
+    ):
+        cells.cells_of(study_of(study), study)
+    study = study_file(tmp_path, workloads=[FILES[1], FILES[1]])
+    with pytest.raises(BadInput, match=r"workloads\.1: got .*, expected every one once"):
+        study_of(study)
+
+
 def test_a_field_of_every_link_undoes_that_of_one(tmp_path: Path) -> None:
     """Cells of a table were called by delays that no link of theirs had."""
     one = {"field": "links.0.delay", "values": ["1 ms", "2 ms"]}
@@ -709,6 +723,13 @@ def test_claims_are_judged(text: str, verdict: str) -> None:
     judged = parse(text, AXES, ["a", "b"]).judged(GRID)
     assert (judged.verdict, judged.claim) == (verdict, text)
     assert judged.why
+
+
+def test_where_a_claim_fails_is_named_with_its_topology_where_there_are_several() -> None:
+    claim = parse("a < 1 ms at lat=10 ms, net=far", AXES, ["a", "b"])
+    assert claim.judged(GRID).why == "a is 1100.000 x 1 ms at lat=10 ms, net=far"
+    several = pd.concat([GRID.cells, GRID.cells.assign(topology="other")])
+    assert claim.judged(GRID._replace(cells=several)).why == "a is 1100.000 x 1 ms at topology=t, lat=10 ms, net=far"
 
 
 def test_a_crossing_is_where_lines_meet() -> None:
