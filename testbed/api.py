@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -106,14 +107,26 @@ def _as_source(source: object, field: str) -> Path | Mapping[str, Any]:
 
 
 def _as_settings(settings: Mapping[str, object]) -> list[str]:
-    """As the command line has them: JSON is YAML."""
+    """As the command line has them: JSON is YAML. Raises BadInput."""
+    if not isinstance(settings, Mapping):
+        raise BadInput.of("settings", "settings", settings, "a mapping of fields to values")
     found = []
     for key, value in settings.items():
         try:
-            found.append(f"{key}={json.dumps(value, ensure_ascii=False, allow_nan=False)}")
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain_number)
+            found.append(f"{key}={text}")
         except (TypeError, ValueError) as error:
             raise BadInput.of("settings", str(key), value, "text, a finite number, a list or a mapping") from error
     return found
+
+
+def _plain_number(value: object) -> int | float:
+    """A number of numpy's as one of Python's. Raises TypeError for what is none."""
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise TypeError(type(value).__name__)
 
 
 def _row(row: PredictedRow, at_full_scale: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import test_data_format
@@ -98,6 +99,11 @@ def test_a_job_at_full_scale_has_both_times_and_what_does_not_fit_is_said() -> N
         ((LONGHAUL, []), {}, "predict: workload: got [], expected one at least"),
         ((LONGHAUL, PP4), {"microbatches": 0}, f"{PP4}: microbatches: got 0, expected at least 1"),
         ((LONGHAUL, PP4), {"pacing": {1}}, "settings: pacing: got {1}, expected text, a finite number"),
+        (
+            (LONGHAUL, PP4),
+            ["microbatches=4"],
+            "settings: got ['microbatches=4'], expected a mapping of",
+        ),
         ((LONGHAUL, PP4), {"pacing": "none"}, "pacing: got 'none', expected seconds for F, I and W"),
         (({"name": "x"}, PP4), {}, "topology: datacenters: got 'nothing', expected this field to be given"),
         (({"name": {1}}, PP4), {}, "topology: document: got 'Object of type set is not JSON"),
@@ -107,12 +113,18 @@ def test_a_job_at_full_scale_has_both_times_and_what_does_not_fit_is_said() -> N
     ],
     ids=lambda value: str(value)[-40:],
 )
-def test_what_cannot_be_used_is_one_clear_error(
-    arguments: tuple[Any, Any], settings: dict[str, object], expected: str
-) -> None:
+def test_what_cannot_be_used_is_one_clear_error(arguments: tuple[Any, Any], settings: Any, expected: str) -> None:
     with pytest.raises(BadInput) as caught:
         testbed.predict(*arguments, settings=settings)
     assert expected in str(caught.value)
+
+
+def test_numbers_of_numpy_are_settings_as_pythons_are() -> None:
+    found = [
+        testbed.predict(LONGHAUL, PP4, schedules="1f1b", settings={"microbatches": number, "pacing.F": ["1 ms"] * 4})
+        for number in (np.arange(4, 6)[0], 4)
+    ]
+    assert found[0].equals(found[1])
 
 
 def test_a_document_may_name_files_beside_the_current_directory(monkeypatch: pytest.MonkeyPatch) -> None:
