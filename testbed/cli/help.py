@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from testbed.errors import ExitCode
+from testbed.errors import BadInput, ExitCode
 
 GROUPS = {
     title: tuple(f"--{name}" for name in names.split())
@@ -151,6 +151,19 @@ HELP_OPTIONS = ("-h", "--help")
 
 class GroupedCommand(TyperCommand):
     """A command whose help has its options in groups, examples and exit codes."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises BadInput where an option stands in place of another one's value, which would take it as that."""
+        options = [param for param in self.params if param.param_type_name == "option"]
+        names = {name for param in options for name in (*param.opts, *param.secondary_opts)} | {*HELP_OPTIONS}
+        valued = {name for param in options if not getattr(param, "is_flag", False) for name in param.opts}
+        words = iter(args)
+        for word in words:
+            if word == "--" or ctx.resilient_parsing:  # the latter: a shell asks how a line may go on
+                break
+            if word in valued and (value := next(words, "")).partition("=")[0] in names:
+                raise BadInput.of(ctx.command_path, word, value, "its value: another option stands there")
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Usage, what the command does, arguments, options by group, examples, exit codes."""

@@ -142,7 +142,8 @@ def space(
             reason = "no room in memory, not even for 1F1B"
         left_out[shape] = reason
     if not shapes:
-        raise BadInput.of(workload.name, "grid", "nothing that can be tried", "; ".join(sorted({*left_out.values()})))
+        expected = f"a microbatch and a sequence that fit ({'; '.join(sorted({*left_out.values()}))})"
+        raise BadInput.of(workload.name, "grid", "nothing that can be tried", expected)
     count = sum(math.prod(most + 1 for most in prepared.most) for prepared in shapes.values())
     if count > MOST_POINTS:
         expected = f"at most {MOST_POINTS}: fewer microbatch sizes or sequence lengths"

@@ -187,6 +187,15 @@ def test_a_fault_behind_the_files_names_the_file() -> None:
         (("predict", "--fastest"), "testbed predict: option: got '--fastest', expected an option that there is"),
         (("run", "a", "b", "--clock", "blue"), "testbed run: --clock: got 'blue', expected one of 'real', 'virtual'"),
         (("predict",), "testbed predict: TOPOLOGY|PLAN: got 'nothing', expected it to be given"),
+        (
+            ("run", "a", "b", "--out", "--light"),
+            "run: --out: got '--light', expected its value: another",
+        ),
+        (
+            ("run", "a", "b", "--adapt", "--iterations", "6"),
+            "run: --adapt: got '--iterations', expected its value",
+        ),
+        (("predict", "a", "b", "--set", "--set=c=1"), "testbed predict: --set: got '--set=c=1', expected its value"),
         (("run", str(LONGHAUL), str(PP4), "--iterations", "0"), "--iterations: got '0', expected at least 1"),
     ],
 )
