@@ -68,6 +68,9 @@ def route(
     from testbed.routing.policy_comparison import PolicyComparison, compare
     from testbed.routing.rerouting import without
 
+    for another in schedule or ():
+        if schedule and another != schedule[0]:
+            raise BadInput.of("--schedule", "option", another, f"one, which all routes are for ({schedule[0]})")
     chosen = policies_once([choose(text) for text in policy or ["shortest", "ecmp", "greedy"]])
     reach = options.reach_of(elephants_from, detour)
     asked = plan_of(what, workloads, schedule, settings, background=background, rounds=rounds, quiet=quiet, trust=trust)

@@ -184,6 +184,10 @@ def test_a_fault_behind_the_files_names_the_file() -> None:
             "--host-priority: option: got 'on', expected a lab on this machine",
         ),
         (("calibrate", str(LONGHAUL), "--seed", "3"), "--seed: option: got 3, expected --clock virtual beside it"),
+        (
+            ("route", str(LONGHAUL), str(PP4), "--schedule", "1f1b", "--schedule", "zb-h1"),
+            "--schedule: option: got 'zb-h1', expected one, which all routes are for (1f1b)",
+        ),
         (("predict", "--fastest"), "testbed predict: option: got '--fastest', expected an option that there is"),
         (("run", "a", "b", "--clock", "blue"), "testbed run: --clock: got 'blue', expected one of 'real', 'virtual'"),
         (("predict",), "testbed predict: TOPOLOGY|PLAN: got 'nothing', expected it to be given"),
