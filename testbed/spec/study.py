@@ -222,8 +222,13 @@ class StudySpec(StrictModel):
     def _fields_are_said_once(self) -> Self:
         """What an axis sets in all of its places is not the same in all cells; and one axis would undo another."""
         same, by_axis = {setting(name): name for name in self.set}, dict[str, str]()
+        own = {"schedules": self.schedules, "iterations": self.iterations}
         for axis_name, axis in self.over.items():
             of_places = [frozenset(place.settings) for place in axis.places()]
+            for field in sorted(frozenset.union(*of_places) & own.keys()):
+                if own[field] is not None:
+                    expected = f"a field that the study does not set itself ({own[field]})"
+                    raise FieldError(f"over.{axis_name}", field, expected)
             for field in sorted(same):
                 if all(any(_undoes(later, field) for later in fields) for fields in of_places):
                     raise FieldError(f"set.{same[field]}", self.set[same[field]], f"no field of an axis ({axis_name})")

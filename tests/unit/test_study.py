@@ -274,6 +274,17 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
         study_of(study)
 
 
+@pytest.mark.parametrize(
+    ("field", "values", "own"), [("schedules", [["1f1b"], ["gpipe"]], ["zb-h1"]), ("iterations", [2, 4], 3)]
+)
+def test_what_a_study_sets_itself_is_no_axis(tmp_path: Path, field: str, values: list[Any], own: Any) -> None:
+    """Cells were called by schedules that were not theirs."""
+    over = {"a": {"field": field, "values": values}}
+    with pytest.raises(BadInput, match=rf"over\.a: got .{field}., expected a field that the study does not set itself"):
+        study_of(study_file(tmp_path, over=over, **{field: own}))
+    study_of(study_file(tmp_path, over=over))
+
+
 def test_a_field_of_every_link_undoes_that_of_one(tmp_path: Path) -> None:
     """Cells of a table were called by delays that no link of theirs had."""
     one = {"field": "links.0.delay", "values": ["1 ms", "2 ms"]}
