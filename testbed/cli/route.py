@@ -68,11 +68,9 @@ def route(
     from testbed.routing.policy_comparison import PolicyComparison, compare
     from testbed.routing.rerouting import without
 
-    for another in schedule or ():
-        if schedule and another != schedule[0]:
-            raise BadInput.of("--schedule", "option", another, f"one, which all routes are for ({schedule[0]})")
     chosen = policies_once([choose(text) for text in policy or ["shortest", "ecmp", "greedy"]])
     reach = options.reach_of(elephants_from, detour)
+    _require_one(schedule)
     asked = plan_of(what, workloads, schedule, settings, background=background, rounds=rounds, quiet=quiet, trust=trust)
     if not asked.cases:
         raise BadInput.of(str(what), "schedules", "none that fits", "one whose messages can be routed")
@@ -92,8 +90,19 @@ def route(
         options.emit(_document(plan, case, wanted, outcomes) | {"warnings": warned})
         return
     _show(plan, case, wanted, outcomes, options.warnings(warned))
-    for drawn in filter(None, (picture, cdf)):
+    _say_drawn(picture, cdf)
+
+
+def _say_drawn(*pictures: Path | None) -> None:
+    for drawn in filter(None, pictures):
         options.stdout_console(80).print(f"drawn in {drawn}", highlight=False, soft_wrap=True)
+
+
+def _require_one(schedules: Sequence[str] | None) -> None:
+    """Raises BadInput where several schedules are named, of which one alone would be taken."""
+    for another in schedules or ():
+        if schedules and another != schedules[0]:
+            raise BadInput.of("--schedule", "option", another, f"one, which all routes are for ({schedules[0]})")
 
 
 def _draw_load(plan: Plan, outcomes: Sequence[PolicyOutcome], path: Path) -> None:
