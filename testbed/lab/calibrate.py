@@ -244,8 +244,8 @@ def _measure_rates(
 ) -> None:
     """Add the rates to what was `found` of directions, or why there are none to `trouble` or `notes`."""
     if any(line.asked.loss > 0 for line in link):
-        for lines_of in notes:
-            lines_of.append("rate not measured: the link is asked to lose packets, and TCP would measure that")
+        for of_direction in notes:
+            of_direction.append("rate not measured: the link is asked to lose packets, and TCP would measure that")
         return
     with _shortened(lab, link) as share:
         for i, line in enumerate(link):

@@ -58,7 +58,7 @@ _COMING_UP = 16
 """Containers whose shells come up side by side: each waits for others' programs to be loaded more than it computes."""
 
 _UNSHAPED_BPS = 34e9
-"""Of links that are to be no matter, where none of them is faster."""
+"""Of a link that is to be no matter, unless it is faster."""
 
 _PROBES = 3
 """Of which the fastest tells what a way takes."""
@@ -452,16 +452,15 @@ class Lab:
 
         A body that fails leaves it so: there is nothing more to measure then. Raises RunFailed.
         """
-        rate_bps = max(_UNSHAPED_BPS, *(one.rate_bps for one in self.directions + self.cards))
-        free = {"delay_s": 0.0, "jitter_s": 0.0, "loss": 0.0, "rate_bps": rate_bps}
-        shaped = [(number, free) for number in range(len(self.directions))]
-        if self.cards:
-            of_card = {"rate_bps": free["rate_bps"]} if self.card_shaper_name == tbf.Buckets.name else free
-            shaped += [(len(self.directions) + number, of_card) for number in range(len(self.cards))]
+        everything, shaped = self.directions + self.cards, []
+        for number, one in enumerate(everything):
+            free = {"rate_bps": max(_UNSHAPED_BPS, one.rate_bps)}
+            if number < len(self.directions) or self.card_shaper_name != tbf.Buckets.name:
+                free |= {"delay_s": 0.0, "jitter_s": 0.0, "loss": 0.0}
+            shaped.append((number, free))
         for direction, values in shaped:
             self.change_link(direction, **values)
         yield
-        everything = self.directions + self.cards
         for direction, values in shaped:
             self.change_link(direction, **{name: getattr(everything[direction], name) for name in values})
 
