@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
+from matplotlib import artist, rc_context
+
+with patch.object(artist, "kwdoc", lambda _class: ""):  # what readers of help are told of setters: a third of all
+    from matplotlib.figure import Figure as Figure
+    from matplotlib.patches import Patch as Patch
 
 COLOURS = ("#4c78c8", "#c0392b", "#3a9a63", "#e0a83c", "#7b5aa6", "#45b5a0", "#8a5a44", "#5b6470")
 """Of schedules, in all pictures with curves."""

@@ -17,7 +17,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from testbed.lab.host_settings import Host, HostPriority
 from testbed.lab.metrics import Metrics
 from testbed.lab.namespaces import attach, inside
 from testbed.lab.naming import LabNames
-from testbed.lab.netlink import Netlink, shown_interface, shown_route
+from testbed.lab.netlink import KeptConnections, Netlink, shown_interface, shown_route
 from testbed.lab.probes import Ends, one_way_delays
 from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
@@ -101,6 +101,7 @@ class Lab:
         self.groups = LabGroups({})
         """Which hold the nodes' ranks to their limits."""
         self._limited = ExitStack()
+        self._netlinks = KeptConnections()
         self._asked_shaper = shaper
         self._take(plan, largest_burst_bytes)
 
@@ -216,6 +217,7 @@ class Lab:
     def _close(self) -> None:
         self._shaper.close()
         self._host.close()
+        self._netlinks.close()
         if self._net is not None:
             for host in self._net.hosts:
                 if host.shell is not None:  # of one that did not come up
@@ -312,9 +314,9 @@ class Lab:
     def _everywhere(self) -> tuple[Container, ...]:
         return (*self.containers.values(), *self.routers.values())
 
-    def netlink(self, container: Container) -> Netlink:
-        """A connection to the kernel about a container's network."""
-        return Netlink(container.pid, container.name)
+    def netlink(self, container: Container) -> AbstractContextManager[Netlink]:
+        """A connection to the kernel about a container's network, which is kept until the lab is closed."""
+        return self._netlinks.about(container.pid, container.name)
 
     # --- routes --------------------------------------------------------------------------------
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import fcntl
+import struct
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pyroute2.netlink.exceptions import NetlinkError
@@ -15,6 +17,10 @@ from testbed.lab.rtnetlink import RtNetlink
 from testbed.plan.framing import LARGEST_GSO, MTU
 
 _NEIGHBOUR_PERMANENT = 0x80  # NUD_PERMANENT
+_SIOCGIFINDEX = 0x8933
+_INTERFACE_REQUEST = "16si20x"
+"""struct ifreq: netdevice(7)."""
+_LONGEST_NAME = 15
 
 
 class Netlink:
@@ -25,8 +31,6 @@ class Netlink:
 
     def __init__(self, pid: int | None, where: str) -> None:
         self._where = where
-        self._index_of: dict[str, int] = {}
-        """Of interfaces that were asked for, as long as none is deleted."""
         with held_interrupts(), nullcontext() if pid is None else inside(pid):
             self._open = RtNetlink()
 
@@ -34,13 +38,15 @@ class Netlink:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing is asked any more."""
         with held_interrupts():
             self._open.close()
 
     def ask(self, method: str, *args: object, **settings: object) -> list[Any]:
         """One pyroute2 request, e.g. ask("link", "set", index=3, state="up"). Raises RunFailed showing it whole."""
-        if args[:1] == ("del",):
-            self._index_of.clear()
         try:
             with held_interrupts():
                 return self._open.answer(getattr(self._open, method), *args, **settings)
@@ -58,17 +64,39 @@ class Netlink:
 
     def index(self, interface: str) -> int:
         """The index of an interface. Raises RunFailed when there is none of that name."""
-        if interface not in self._index_of:
-            with held_interrupts():
-                found = self._open.answer(self._open.link_lookup, ifname=interface)
-            if not found:
-                raise RunFailed(f"{self._where}: no interface {interface}")
-            self._index_of[interface] = int(found[0])
-        return self._index_of[interface]
+        name = interface.encode()
+        if len(name) > _LONGEST_NAME:
+            raise RunFailed(f"{self._where}: no interface {interface}: a name has {_LONGEST_NAME} bytes at most")
+        try:
+            # of the network namespace of the socket: a link message would be a hundred times the work
+            answer = fcntl.ioctl(self._open.socket, _SIOCGIFINDEX, struct.pack(_INTERFACE_REQUEST, name, 0))
+        except OSError as error:
+            raise RunFailed(f"{self._where}: no interface {interface}: {error}") from error
+        _, index = struct.unpack(_INTERFACE_REQUEST, answer)
+        return int(index)
 
     def interface(self, name: str) -> Any:
         """The decoded link message of an interface, with its statistics."""
         return self.ask("link", "get", index=self.index(name))[0]
+
+
+class KeptConnections:
+    """Connections to the kernel about the networks of processes: to make one takes as long as two requests."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Netlink] = {}
+
+    def about(self, pid: int, where: str) -> AbstractContextManager[Netlink]:
+        """The one about the network of a process, which stays open; `where` names it in errors."""
+        if pid not in self._kept:
+            self._kept[pid] = Netlink(pid, where)
+        return nullcontext(self._kept[pid])
+
+    def close(self) -> None:
+        """Close all of them; further ones are made anew."""
+        for each in self._kept.values():
+            each.close()
+        self._kept.clear()
 
 
 def bring_up(netlink: Netlink, interface: str, own: str, other: str, gso: int) -> None:

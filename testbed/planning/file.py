@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,15 @@ def from_json(text: str | bytes, source: str) -> Plan:
 def read(path: Path) -> Plan:
     """The plan in a file, or in a results directory. Raises BadInput."""
     file = path / NAME if path.is_dir() else path
-    return from_json(read_text(file, MOST_PLAN_BYTES, "a readable plan.json"), str(file))
+    text = read_text(file, MOST_PLAN_BYTES, "a readable plan.json")
+    # a file with code that it names may be another one by now
+    return from_json(text, str(file)) if _may_name_code(text) else _from_text(text, str(file))
+
+
+@lru_cache(maxsize=1)
+def _from_text(text: str, source: str) -> Plan:
+    """As `from_json`: the very same plan where nothing else was read since, so that what was made of it is known."""
+    return from_json(text, source)
 
 
 def code_in(path: Path) -> tuple[str, ...]:
@@ -113,7 +122,7 @@ def code_in(path: Path) -> tuple[str, ...]:
     Nothing of it is run to find that. Empty also for what is no JSON: `read` says so. Raises BadInput.
     """
     text = read_text(path / NAME if path.is_dir() else path, MOST_PLAN_BYTES, "a readable plan.json")
-    if ".py:" not in text and "\\u" not in text:
+    if not _may_name_code(text):
         return ()
     try:
         waiting = [json.loads(text)]
@@ -129,6 +138,10 @@ def code_in(path: Path) -> tuple[str, ...]:
         elif isinstance(value, str):
             found |= {text: None for text in (value, value.split(",")[0]) if in_file(text) is not None}
     return tuple(found)
+
+
+def _may_name_code(text: str) -> bool:
+    return ".py:" in text or "\\u" in text
 
 
 def write(plan: Plan, path: Path) -> None:

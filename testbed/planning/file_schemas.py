@@ -68,7 +68,7 @@ def _options(name: str, family: Family) -> tuple[dict[str, Any], dict[str, Any]]
     """
     prefix, known = f"{name}.", {"description": f"of {name}: {family.summary}"}
     try:
-        made = json_schema(options_model(family.generate, family.option_names()), prefix)
+        made = json_schema(options_model(family.generate, tuple(family.option_names())), prefix)
     except PydanticUserError:
         return dict.fromkeys(family.option_names(), known), {}
     found = {}

@@ -56,9 +56,10 @@ def table_of(path: Path, columns: Sequence[str], only: Only = ()) -> pa.Table:
     tables = []
     for file in files:
         try:
-            there = pq.read_schema(file).names
+            opened = pq.ParquetFile(file)
             # of a column that is not there nothing can be asked; that is said below
-            tables.append(pq.read_table(file, filters=list(only) if only and asked <= set(there) else None))
+            chosen = only and asked <= set(opened.schema_arrow.names)
+            tables.append(pq.read_table(file, filters=list(only)) if chosen else opened.read())
         except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
             raise BadInput.of(str(file), "file", str(error), "a parquet file as a run writes it") from error
     # a part without rows would have a say in the types of columns

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from testbed.errors import BadInput
 from testbed.judge.comparison import jobs_of
-from testbed.plotting import GRID, INK, save
+from testbed.plotting import GRID, INK, Figure, Patch, save
 from testbed.results.load import Run, load_run, load_traces
 from testbed.results.merged_lanes import FINEST_POINTS, merged
 from testbed.results.run_tables import has_table, table_of

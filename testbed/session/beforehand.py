@@ -8,6 +8,7 @@ from testbed.plan.plan import Plan
 from testbed.results import provenance, run_tables
 from testbed.schedule.registry import FAMILIES
 from testbed.spec import document
+from testbed.spec.choice import ScheduleChoice
 from testbed.spec.model import MODELS
 
 LATER = ("numpy.ma", "pyarrow.compute", "pyarrow.dataset")
@@ -16,11 +17,12 @@ LATER = ("numpy.ma", "pyarrow.compute", "pyarrow.dataset")
 
 def prepare() -> None:
     """Do it; a second time takes nothing."""
+    run_tables.arrays_without_pandas()  # before pyarrow.dataset, with which pandas would come
     for module in LATER:
         importlib.import_module(module)
-    run_tables.arrays_without_pandas()
     provenance.packages()
     for registry in (FAMILIES, MODELS):
         for name in registry.built_in:
             registry.find(name)
     document.adapter(Plan)
+    ScheduleChoice.model_rebuild()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -29,13 +30,14 @@ def checked_options(
     if not given:
         return {}
     try:
-        return validated(options_model(function, known), dict(given)).model_dump(exclude_unset=True)
+        return validated(options_model(function, tuple(known)), dict(given)).model_dump(exclude_unset=True)
     except ValidationError as error:
         fault = first_fault(error)
         raise BadInput.of(source, f"{field}{fault.field}", fault.value, fault.expected) from error
 
 
-def options_model(function: Callable[..., Any], known: Sequence[str]) -> type[BaseModel]:
+@lru_cache(maxsize=64)
+def options_model(function: Callable[..., Any], known: tuple[str, ...]) -> type[BaseModel]:
     """The parameters as fields with types and bounds. Raises Unusable where a type is not known."""
     try:
         parameters = inspect.signature(function, eval_str=True).parameters

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,9 @@ _REAL_TIME_NICENESS = -15
 """A guest in real time has one CPU for everything: whatever else this machine does must wait for it."""
 
 _END_POLL_S = 0.01
+
+_DISTUTILS = {"SETUPTOOLS_USE_DISTUTILS": "stdlib"} if sys.version_info < (3, 12) else {}
+"""Mininet imports distutils, for which setuptools would put its own, and import all of itself; from 3.12 on it must."""
 
 KERNEL_LOG = "kernel.log"
 """What the kernel says, in the directory of the boot's own."""
@@ -110,6 +114,7 @@ def python_environment() -> dict[str, str]:
         "PYTHONPATH": SOURCE,
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
+        **_DISTUTILS,
     }
 
 

@@ -1,17 +1,27 @@
-"""Netlink requests without an event loop: long answers, refusals, and what was asked and never read."""
+"""Netlink requests without an event loop: long answers, refusals, what was asked and never read; and connections that
+are kept."""
 
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 
 import pytest
 from pyroute2.netlink.exceptions import NetlinkError
 
+from testbed.errors import RunFailed
 from testbed.lab.namespaces import scratch_network
+from testbed.lab.netlink import KeptConnections, Netlink
 from testbed.lab.rtnetlink import RtNetlink
 
 pytestmark = pytest.mark.root
 PAIRS = 60
+
+
+def descriptors() -> int:
+    """How many of them this process has."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_an_answer_may_come_in_many_parts() -> None:
@@ -60,3 +70,36 @@ def test_a_deadline_ends_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(OSError, match="temporarily unavailable"):
             netlink.answer(netlink.link, "get", index=1)
         netlink.close()
+
+
+def test_an_index_is_that_of_the_sockets_own_network_now() -> None:
+    with scratch_network():
+        netlink = Netlink(None, "there")
+        netlink.ask("link", "add", ifname="fifteen-letters", kind="veth", peer={"ifname": "b"})
+        first = netlink.index("fifteen-letters")
+        assert netlink.interface("fifteen-letters")["index"] == first
+        netlink.ask("link", "del", index=first)
+        with pytest.raises(RunFailed, match=r"there: no interface fifteen-letters: .*No such device"):
+            netlink.index("fifteen-letters")
+        netlink.ask("link", "add", ifname="fifteen-letters", kind="veth", peer={"ifname": "b"}, index=first + 40)
+        with scratch_network():  # where there is no such interface
+            assert netlink.index("fifteen-letters") == first + 40
+        with pytest.raises(RunFailed, match="no interface fifteen-letters-: a name has 15 bytes at most"):
+            netlink.index("fifteen-letters-")
+        netlink.close()
+
+
+def test_connections_that_are_kept_are_closed_together() -> None:
+    with scratch_network():
+        before = descriptors()
+        kept = KeptConnections()
+        for _ in range(3):
+            with kept.about(os.getpid(), "here") as netlink:
+                assert netlink.index("lo") == 1
+        assert descriptors() == before + 1
+        kept.close()
+        assert descriptors() == before
+        with kept.about(os.getpid(), "here") as anew:
+            assert anew is not netlink
+            assert anew.index("lo") == 1
+        kept.close()

@@ -83,6 +83,26 @@ def test_what_is_written_is_read_back_exactly(
 BASE = planned()
 
 
+def test_a_file_that_is_the_same_is_the_same_plan_and_one_that_has_changed_another(tmp_path: Path) -> None:
+    file.write(BASE, tmp_path / file.NAME)
+    first = file.read(tmp_path)
+    assert file.read(tmp_path) is first
+    file.write(replace(BASE, seed=BASE.seed + 1), tmp_path / file.NAME)
+    assert file.read(tmp_path) == replace(BASE, seed=BASE.seed + 1)
+
+
+def test_code_that_a_plan_names_is_read_whenever_the_plan_is(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("from testbed.train.gpt import Gpt\n\n\nclass Mine(Gpt):\n    beside: int = 1\n")
+    model = {"kind": f"{mine}:Mine"}
+    spec = load_workload(PP4, {"schedules": "[1f1b]", "model.kind": model["kind"]})
+    plan = make_plan(load_topology(LONGHAUL), spec)
+    file.write(with_cases(plan, choose(plan), make(plan, choose(plan), strict=True).made), tmp_path / file.NAME)
+    first = file.read(tmp_path)
+    assert file.read(tmp_path) == first
+    assert file.read(tmp_path) is not first
+
+
 def test_a_plan_without_times_and_one_without_jobs_are_plans_too() -> None:
     unpaced = planned(pacing="none")
     assert [case.jobs[0].rows for case in unpaced.cases] == [None, None]

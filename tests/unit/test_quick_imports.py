@@ -7,12 +7,14 @@ import importlib
 import inspect
 import os
 import resource
+import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
 
+from testbed.session.beforehand import LATER
 from testbed.vm.quick_imports import quick_imports, with_room
 
 LONGER = 2**20 + 7
@@ -128,3 +130,12 @@ def test_a_frames_module_is_the_one_that_inspect_finds() -> None:
     with quick_imports():
         assert inspect.getmodule(frame) is expected is sys.modules[__name__]
         assert inspect.getmodule(Path) is sys.modules[Path.__module__]
+
+
+def test_what_sessions_need_is_made_beforehand_without_pandas() -> None:
+    code = (
+        "import sys; from testbed.session import beforehand; beforehand.prepare(); "
+        "print([name for name in ('pandas', *beforehand.LATER) if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.strip() == str(list(LATER))

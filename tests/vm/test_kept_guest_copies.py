@@ -21,12 +21,17 @@ from three_ranks import COMPARED, TOPOLOGY, WORKLOAD
 
 from testbed.errors import ExitCode
 from testbed.vm import kernel
-from testbed.vm.kept_guest import ANSWER_S, SOCKET, VARIABLE
+from testbed.vm.kept_guest import SOCKET, VARIABLE
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]  # a boot takes minutes on a machine that has much to do
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300
+HASTY = (
+    "from testbed.vm import kept_guest; kept_guest.ANSWER_S = {:g}; from testbed.__main__ import main; main()".format
+)
+"""The testbed command, that waits no longer than this for a kept guest: a copy that trains takes a processor."""
+HASTE_S = 5.0
 LONG = ("--iterations", "50000")
 MINE = """
 name: mine
@@ -53,10 +58,14 @@ class Kept:
         (place / "runtime").mkdir()
 
     def begun(
-        self, *words: str, before: Sequence[str] = (), environment: Mapping[str, str] = MappingProxyType({})
+        self,
+        *words: str,
+        before: Sequence[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+        program: Sequence[str] = ("-m", "testbed"),
     ) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*before, sys.executable, "-P", "-m", "testbed", *words],
+            [*before, sys.executable, "-P", *program, *words],
             cwd=self.place,
             env={**os.environ, "XDG_RUNTIME_DIR": str(self.place / "runtime"), VARIABLE: "", **environment},
             stdout=subprocess.PIPE,
@@ -277,9 +286,10 @@ def test_a_guest_that_does_not_answer_is_ended_and_ends_its_copies(
         copied = descendants(keeper)
         for pid in below - {init}:
             os.kill(pid, signal.SIGSTOP)
-        code, _, said = own.called(*own.run("stopped", "--quiet"))
-        assert code == ExitCode.RUN_FAILED
-        assert f"the kept guest did not answer within {ANSWER_S:g} s: it is ended" in said
+        asking = own.begun(*own.run("stopped", "--quiet"), program=("-c", HASTY(HASTE_S)))
+        _, said = asking.communicate(timeout=LIMIT_S)
+        assert asking.returncode == ExitCode.RUN_FAILED
+        assert f"the kept guest did not answer within {HASTE_S:g} s: it is ended" in said
         _, said = orphan.communicate(timeout=LIMIT_S)
     assert orphan.returncode == ExitCode.RUN_FAILED
     assert "it was a copy of the kept guest, which has ended" in said

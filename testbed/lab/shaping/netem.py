@@ -24,7 +24,7 @@ from pyroute2.netlink.rtnl.tcmsg import sched_netem, tcmsg
 
 from testbed.errors import BadInput, MachineLacks, RunFailed
 from testbed.lab.namespaces import inside
-from testbed.lab.netlink import Netlink
+from testbed.lab.netlink import KeptConnections, Netlink
 from testbed.lab.shaping import CHANGEABLE, LinkCounters, ShapedDirection, ShapedLink, TimedChange, police, qdisc
 from testbed.lab.shaping.change_clock import ChangeClock
 from testbed.lab.shaping.outages import ends_known
@@ -200,6 +200,8 @@ class NetemShaper:
         self._to_nobody: dict[int, list[float]] = {}
         """By direction, when each of the frames that nobody asked for comes out."""
         self._clock = ChangeClock(self._play)
+        self._read_by = KeptConnections()
+        """By which the main thread reads; the clock's, which changes links, has its own."""
 
     @property
     def pid(self) -> int | None:
@@ -245,9 +247,10 @@ class NetemShaper:
         rows = []
         for direction in self._directions:
             end = direction.source
-            with Netlink(end.pid, end.border) as netlink:
+            with self._read_by.about(end.pid, end.border) as netlink:
                 root = qdisc.at_root(netlink, end.interface, self.name)
-                dropped, of_netem = police.dropped(netlink, end.interface), qdisc.drops(root)
+                dropped = police.dropped(netlink, end.interface) if direction.asked.queue_bytes else 0
+                of_netem = qdisc.drops(root)
                 lost = of_netem if direction.asked.loss else 0
                 row = qdisc.counted(netlink, direction, root, dropped=dropped + of_netem - lost, lost=lost)
             own = sum(out_s <= time.monotonic() for out_s in self._to_nobody.get(direction.index, ()))
@@ -301,7 +304,7 @@ class NetemShaper:
         rows = []
         for direction in self._directions:
             end = direction.source
-            with Netlink(end.pid, end.border) as netlink:
+            with self._read_by.about(end.pid, end.border) as netlink:
                 found = read_back(qdisc.at_root(netlink, end.interface, self.name), _tick())
             room = direction.queue_bytes if direction.asked.queue_bytes else None
             rows.append(
@@ -312,6 +315,7 @@ class NetemShaper:
     def close(self) -> None:
         """See Shaper. The interfaces go with their namespaces."""
         self._clock.close()
+        self._read_by.close()
 
 
 def _send(netlink: Netlink, index: int, want: NetemParameters, seed: int, flags: int) -> None:
