@@ -20,6 +20,7 @@ from testbed.lab.host_settings import real_time
 from testbed.lab.lab import Lab
 from testbed.lab.loss import LossCount, likely_losses
 from testbed.lab.probes import (
+    WINDOW_S,
     Ends,
     Spread,
     losses,
@@ -29,6 +30,7 @@ from testbed.lab.probes import (
     round_trips,
     wire_rate,
 )
+from testbed.lab.shaping import LinkCounters
 from testbed.lab.sizing import RouteFacts
 from testbed.plan.framing import ETHERNET_HEADER, MTU
 from testbed.spec.topology import Direction
@@ -150,21 +152,29 @@ def calibrate(
     """
     checks: list[LinkCheck] = []
     with lab.blaming("links were measured"):
+        counted: Sequence[LinkCounters] = lab.counters()
         for link in lines(lab):
             earlier = again[len(checks) : len(checks) + len(link)]
             if earlier and all(check.ok for check in earlier):
                 checks += earlier
             else:
-                checks += _measure_with_patience(lab, link, earlier, progress)
+                found, counted = _measure_with_patience(lab, link, earlier, counted, progress)
+                checks += found
     if any(check.broken for check in checks):
         lab.require_alive("links were measured")
     return checks
 
 
 def _measure_with_patience(
-    lab: Lab, link: Sequence[_Line], earlier: Sequence[LinkCheck], progress: Callable[[str], None] | None
-) -> list[LinkCheck]:
-    """A link measured until it is as asked, up to ATTEMPTS times."""
+    lab: Lab,
+    link: Sequence[_Line],
+    earlier: Sequence[LinkCheck],
+    counted: Sequence[LinkCounters],
+    progress: Callable[[str], None] | None,
+) -> tuple[list[LinkCheck], Sequence[LinkCounters]]:
+    """A link measured until it is as asked, up to ATTEMPTS times, and what is counted of all links then; `counted` is
+    that of before.
+    """
     last = list(earlier)
     for attempt in range(ATTEMPTS):
         if progress is not None:
@@ -172,7 +182,7 @@ def _measure_with_patience(
             progress(f"measuring {link[0].asked.label}{more}")
         with real_time(lab.real_time_workers):  # or a probe would measure its own wait for a processor
             before = count(lab.carriers())
-            found = _measure_link(lab, link)
+            found, counted = _measure_link(lab, link, counted)
             machine = between(before, count(lab.carriers()))
             if not all(check.ok for check in found):
                 machine = replace(machine, late=sleep_lateness())
@@ -185,14 +195,17 @@ def _measure_with_patience(
         last = found
         if all(check.ok for check in found):
             break
-    return last
+    return last, counted
 
 
-def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
-    """Round trips and one-way delays first, then rates, direction by direction."""
+def _measure_link(
+    lab: Lab, link: Sequence[_Line], before: Sequence[LinkCounters]
+) -> tuple[list[LinkCheck], Sequence[LinkCounters]]:
+    """Round trips and one-way delays first, then rates, direction by direction; and what is counted of all links behind
+    it. `before` is that of before.
+    """
     asked = [line.asked for line in link]
     rtt = _rtt_s(link)
-    before = lab.counters()
     found = [MeasuredDirection() for _ in link]
     trouble: list[list[str]] = [[] for _ in link]
     notes: list[list[str]] = [[] for _ in link]
@@ -228,7 +241,7 @@ def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
         reasons = (*trouble[i], *verdict(wanted, complete, jitter_s=sum(d.jitter_s for d in asked)))
         broken = bool(trouble[i])
         checks.append(LinkCheck(index, direction.label, wanted, complete, reasons, tuple(notes[i]), broken=broken))
-    return checks
+    return checks, after
 
 
 _ROOM_FOR_PROBE_BYTES = 16 * (MTU + ETHERNET_HEADER)
@@ -247,6 +260,7 @@ def _measure_rates(
         for of_direction in notes:
             of_direction.append("rate not measured: the link is asked to lose packets, and TCP would measure that")
         return
+    jitter_s = sum(line.asked.jitter_s for line in link)
     with _shortened(lab, link) as share:
         for i, line in enumerate(link):
             if trouble[i]:  # a link that does not carry probes has no rate
@@ -254,7 +268,7 @@ def _measure_rates(
             if share < 1:
                 notes[i].append(f"rate measured with {share:.0%} of the delays: TCP could not fill the link with all")
             try:
-                found[i] = replace(found[i], rate_bps=_rate(lab, line, share, _rtt_s(link)))
+                found[i] = replace(found[i], rate_bps=_rate(lab, line, share, _rtt_s(link), jitter_s))
             except (RunFailed, OSError) as error:
                 trouble[i].append(f"rate probe: {error}")
 
@@ -281,14 +295,19 @@ def _shortened(lab: Lab, link: Sequence[_Line]) -> Iterator[float]:
             lab.change_link(line.number, delay_s=line.asked.delay_s, jitter_s=line.asked.jitter_s)
 
 
-def _rate(lab: Lab, line: _Line, share: float, rtt: float) -> float:
+_EXACT_WINDOW_S = 0.1
+"""In which a rate is measured where neither the machine nor the link makes a packet late."""
+
+
+def _rate(lab: Lab, line: _Line, share: float, rtt: float, jitter_s: float) -> float:
     """In bit/s; `share` of the delays is in force."""
     room, route, delay_s = lab.queue_room(line.number), RouteFacts(line.asked.rate_bps, share * rtt), line.asked.delay_s
+    window_s = _EXACT_WINDOW_S if lab.virtual and not jitter_s else WINDOW_S
     if room >= _ROOM_FOR_PROBE_BYTES:
-        return wire_rate(line.ends, share * delay_s, route, room)
+        return wire_rate(line.ends, share * delay_s, route, room, window_s=window_s)
     lab.change_link(line.number, queue_bytes=_ROOM_FOR_PROBE_BYTES)
     try:
-        return wire_rate(line.ends, share * delay_s, route, _ROOM_FOR_PROBE_BYTES)
+        return wire_rate(line.ends, share * delay_s, route, _ROOM_FOR_PROBE_BYTES, window_s=window_s)
     finally:
         lab.change_link(line.number, queue_bytes=room)
 

@@ -114,7 +114,7 @@ class Lab:
         self.nodes = self.places.nodes
         self.warnings: list[str] = []
         self.largest_burst_bytes = largest_burst_bytes
-        self._seed, self._virtual = plan.seed, plan.clock.name == "virtual"
+        self._seed, self.virtual = plan.seed, plan.clock.name == "virtual"
         self._limits = plan.network.limits
         self._state = planned(plan.network)
         """Without what `lose` took."""
@@ -249,7 +249,7 @@ class Lab:
             self._wires.shape_cards(self._card_shaper)
         self._say(f"{len(self.directions) // 2} OTN links ({self.shaper_name})")
         self._wires.connect_routers(self._shaper)
-        if self.directions and isinstance(self._shaper, RelayShaper) and not self._virtual:
+        if self.directions and isinstance(self._shaper, RelayShaper) and not self.virtual:
             self._shaper.hasten(self._added_s())
         self._say("routes")
         self._route()

@@ -48,7 +48,8 @@ _LOOK_S = 1e-3
 _READ_BYTES = 1 << 23
 _LARGEST_BUFFER = 2**30 - 1
 """The kernel doubles what it is asked for, in a C int."""
-_WINDOW_S = 0.4
+WINDOW_S = 0.4
+"""In which a rate is measured, on a machine that may be late and over links that jitter."""
 _FEWEST_PACKETS = 40
 _PACING = 1.1
 """The sender's pace over the asked rate: enough to keep the link busy, too little to burst into its queue."""
@@ -340,13 +341,15 @@ def give_room(end: socket.socket, option: int, room_bytes: int) -> None:
             end.setsockopt(socket.SOL_SOCKET, option, room_bytes)
 
 
-def wire_rate(ends: Ends, delay_s: float, route: RouteFacts, queue_bytes: float) -> float:
+def wire_rate(
+    ends: Ends, delay_s: float, route: RouteFacts, queue_bytes: float, *, window_s: float = WINDOW_S
+) -> float:
     """The rate of a direction in bit/s on the wire, from what a TCP receiver gets in a steady window.
 
-    The window is about 0.4 s, longer on slow links. A full frame carries the MSS in the MTU and an Ethernet header.
-    The probe never fills more than half of the queue: it is paced where it could. What is under way fills the one-way
-    delay; TCP keeps it for a round trip, and longer where acknowledgements wait on the way back, so its buffers hold
-    all that is sent. `route` has the asked rate and round trip. Raises RunFailed when nothing arrives.
+    The window is about `window_s`, longer on slow links. A full frame carries MSS bytes in the MTU and an Ethernet
+    header. The probe never fills more than half of the queue: it is paced where it could. What is under way fills the
+    one-way delay; TCP keeps it for a round trip, and longer where acknowledgements wait on the way back, so its buffers
+    hold all that is sent. `route` has the asked rate and round trip. Raises RunFailed when nothing arrives.
     """
     rate_bps, rtt_s = route
     waiting = max(2 * MTU, min(queue_bytes / 2, rate_bps * _WAITING_S / 8))
@@ -354,7 +357,7 @@ def wire_rate(ends: Ends, delay_s: float, route: RouteFacts, queue_bytes: float)
     block = int(max(MSS, min(waiting / 4, rate_bps * _BLOCK_S / 8)))
     windows = max(0.0, math.log2((route.bdp_bytes + waiting) / _FIRST_WINDOW_BYTES)) * rtt_s
     settle = 2 * rtt_s + windows + waiting * 8 / rate_bps / (_PACING - 1) * 0.2 + 0.02
-    measure = max(_WINDOW_S, _FEWEST_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
+    measure = max(window_s, _FEWEST_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
     patience = 4 * rtt_s + 5
     buffers = min(_LARGEST_BUFFER, int(4 * window + 2 * rate_probe_bytes(route)) + (1 << 20))
     paced = window > min(queue_bytes / 2, _BURST_BYTES)

@@ -252,7 +252,7 @@ class NetemShaper:
                 dropped = police.dropped(netlink, end.interface) if direction.asked.queue_bytes else 0
                 of_netem = qdisc.drops(root)
                 lost = of_netem if direction.asked.loss else 0
-                row = qdisc.counted(netlink, direction, root, dropped=dropped + of_netem - lost, lost=lost)
+                row = qdisc.counted(direction, root, dropped=dropped + of_netem - lost, lost=lost)
             own = sum(out_s <= time.monotonic() for out_s in self._to_nobody.get(direction.index, ()))
             size = own * len(_TO_NOBODY)
             rows.append(replace(row, packets=row.packets - own, wire_bytes=row.wire_bytes - size))

@@ -8,6 +8,7 @@ from typing import Any
 from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST
 
 from testbed.errors import RunFailed
+from testbed.lab.counters import interface_drops
 from testbed.lab.namespaces import scratch_network
 from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import LinkCounters, ShapedDirection
@@ -51,20 +52,20 @@ def drops(message: Any) -> int:
     return int(message.get_attr("TCA_STATS2").get_attr("TCA_STATS_QUEUE")["drops"])
 
 
-def counted(netlink: Netlink, direction: ShapedDirection, root: Any, *, dropped: int, lost: int | None) -> LinkCounters:
+def counted(direction: ShapedDirection, root: Any, *, dropped: int, lost: int | None) -> LinkCounters:
     """A direction's reading: what its root qdisc sent, what was `dropped` before the interface, and `lost` as asked.
 
-    The kernel keeps no peaks, no payload bytes and no lateness.
+    The kernel keeps no peaks, no payload bytes and no lateness. Raises RunFailed where the interface is gone.
     """
     sent = root.get_attr("TCA_STATS2").get_attr("TCA_STATS_BASIC")
-    device = netlink.interface(direction.source.interface).get_attr("IFLA_STATS64")
+    end = direction.source
     return LinkCounters(
         direction=direction.index,
         label=direction.asked.label,
         packets=sent["packets"],
         wire_bytes=sent["bytes"],
         payload_bytes=None,
-        dropped=dropped + int(device["tx_dropped"]),
+        dropped=dropped + interface_drops(end.pid, end.interface).sent,
         lost=lost,
         queue_high_water_bytes=None,
         lateness=None,

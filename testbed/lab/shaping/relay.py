@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import MachineLacks, RunFailed, in_words
+from testbed.lab.counters import interface_drops
 from testbed.lab.namespaces import inside
 from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import CHANGEABLE, End, LinkCounters, ShapedDirection, ShapedLink, TimedChange
@@ -246,10 +247,7 @@ def _make_tap(end: End, mtu: int) -> int:
 
 
 def _kernel_drops(direction: ShapedDirection) -> int:
-    """Frames lost on the way into the relay, and on the way out of it."""
-    drops = 0
-    for end, counter in ((direction.source, "tx_dropped"), (direction.target, "rx_dropped")):
-        with Netlink(end.pid, end.border) as netlink:
-            statistics = netlink.interface(end.interface).get_attr("IFLA_STATS64")
-        drops += int(statistics[counter])
-    return drops
+    """Frames lost on the way into the relay, and on the way out of it. Raises RunFailed where it has none."""
+    source, target = direction.source, direction.target
+    into = interface_drops(source.pid, source.interface).sent
+    return into + interface_drops(target.pid, target.interface).received

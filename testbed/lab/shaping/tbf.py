@@ -123,7 +123,7 @@ class Buckets:
             end = direction.source
             with Netlink(end.pid, end.border) as netlink:
                 root = qdisc.at_root(netlink, end.interface, self.name)
-                rows.append(qdisc.counted(netlink, direction, root, dropped=qdisc.drops(root), lost=0))
+                rows.append(qdisc.counted(direction, root, dropped=qdisc.drops(root), lost=0))
         return rows
 
     def describe(self) -> list[dict[str, Any]]:
