@@ -190,7 +190,7 @@ def schedule_export(
 ) -> None:
     """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
     from testbed.cli.progress import Terminal
-    from testbed.pipeline.torch_csv import Form, to_csv
+    from testbed.pipeline.torch_csv import Form, to_csv, whole_blocks
     from testbed.planning import resolve, schedules
 
     if out is not None:
@@ -199,11 +199,16 @@ def schedule_export(
     choices = schedules.choose(plan, [schedule])
     if len(choices) > 1:
         raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(choice.label for choice in choices)}")
-    with Terminal(quiet=quiet).solving() as watch:
+    reporter = Terminal(quiet=quiet)
+    with reporter.solving() as watch:
         selected = schedules.make(plan, choices, None, watch, source=str(workload))
     if not selected.made:
         raise BadInput.of(str(workload), "pacing", "none", "times for F, I and W: without them only a run can make it")
     (generated,) = selected.made.values()
+    if whole_blocks(generated.schedule).rows != generated.schedule.rows:
+        said = "sub-blocks, which torch does not know, are written as whole blocks: another time, and maybe more memory"
+        for line in options.warnings([f"{said} (testbed schedule validate)"]):
+            reporter.say(line)
     form = Form.COMMS_AND_WAITS if waits else Form.COMMS if comms else Form.COMPUTE_ONLY
     text = to_csv(generated.schedule, form)
     if out is None:
@@ -221,15 +226,17 @@ def schedule_validate(
     as_json: options.AsJson = False,
 ) -> None:
     """Check a schedule in torch's CSV against a plan, and say what it would take."""
-    from testbed.model.simulate import simulate
     from testbed.pipeline.memory import peak_in_flight
     from testbed.pipeline.torch_csv import from_csv
     from testbed.pipeline.validate import InvalidSchedule, validate
     from testbed.plan import costs
     from testbed.planning import resolve
+    from testbed.planning.prediction import predict_jobs
+    from testbed.planning.schedules import with_order
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    loaded = from_csv(options.read_text(csv), csv.stem)
+    text = options.read_text(csv)
+    loaded = from_csv(text, csv.stem)
     try:
         problem = costs.problem_for(plan, loaded)
         validate(loaded, problem)
@@ -237,8 +244,9 @@ def schedule_validate(
         raise DoesNotFit(f"{csv}: {error}") from error
     except InvalidSchedule as error:
         raise error.within(str(csv)) from error
-    trace = simulate(problem, loaded, receives=plan.jobs[0].workload.receives)
-    seconds = float(trace.makespans()[0])
+    plan = with_order(plan, loaded, text)
+    (predicted,) = predict_jobs(plan, plan.cases[0])
+    seconds = predicted.together_s
     if as_json:
         options.emit({"file": str(csv), "predicted_s": seconds, "peak_in_flight_by_rank": list(peak_in_flight(loaded))})
     else:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from testbed.errors import BadInput, DoesNotFit
 from testbed.full_scale.similitude_bound import ideal
 from testbed.model.lower import Load, Receives
+from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
 from testbed.plan import costs, counts
@@ -18,6 +19,7 @@ from testbed.planning.noise import DRAWS, noisy_schedules, require_draws
 from testbed.planning.resolve import (
     BEST,
     ROBUST,
+    Combination,
     combinations,
     generate,
     given,
@@ -84,9 +86,14 @@ def choose(plan: Plan, names: Sequence[str] = (), *, job: int = 0) -> list[Sched
 
 
 def choices_among(listed: Sequence[ScheduleChoice], names: Sequence[str] = ()) -> list[ScheduleChoice]:
-    """The same of a workload's schedules, before there is a plan."""
-    wanted = listed if not names else [choice for name in names for choice in _named(listed, name)]
-    return list({choice.label: choice for choice in wanted}.values())
+    """The same of a workload's schedules, before there is a plan. What is named twice is taken once."""
+    found: dict[str, ScheduleChoice] = {}
+    for choice in listed if not names else [choice for name in names for choice in _named(listed, name)]:
+        other = found.setdefault(choice.label, choice)
+        if other != choice:
+            expected = f"a file called otherwise: another schedule that is asked for is {choice.label}"
+            raise BadInput.of("schedule", "name", choice.schedule, expected)
+    return list(found.values())
 
 
 def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
@@ -335,6 +342,13 @@ def with_selected(plan: Plan, selected: Sequence[Selection]) -> Plan:
 def with_schedules(plan: Plan, made: Sequence[Mapping[str, Generated]]) -> Plan:
     """The plan with other schedules of the same choices on the same stages: per job by label, those that were made."""
     return replace(plan, cases=tuple(_rescheduled(plan, case, made) for case in plan.cases))
+
+
+def with_order(plan: Plan, schedule: Schedule, text: str) -> Plan:
+    """The plan of one job with one case: this schedule, which `text` says in torch's CSV, in a file of any name."""
+    choice = ScheduleChoice(schedule="order.csv", content=text)
+    made = {choice.label: Generated(schedule, None)}
+    return with_combinations(plan, [Combination(choice.label, (choice,))], [made])
 
 
 def _rescheduled(plan: Plan, case: Case, made: Sequence[Mapping[str, Generated]]) -> Case:

@@ -202,6 +202,19 @@ def test_files_on_the_command_line_are_relative_to_here(tmp_path: Path, monkeypa
     assert choice.content == (EXAMPLES / "my_schedule.py").read_text()
 
 
+def test_two_schedules_that_are_called_alike_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    order = "".join(f"{stage}F0,{stage}B0\n" for stage in range(4))
+    for directory in ("one", "other"):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "zb-v.csv").write_text(order)
+    plan = plan_of(["1f1b"], tmp_path)
+    for names in (["one/zb-v.csv", "other/zb-v.csv"], ["zb-v", "one/zb-v.csv"], ["one/zb-v.csv", "zb-v"]):
+        with pytest.raises(BadInput, match=f"got '{names[1]}', expected a file called otherwise: another schedule"):
+            choose(plan, names)
+    assert [one.schedule for one in choose(plan, ["zb-v", "1f1b", "zb-v"])] == ["zb-v", "1f1b"]
+
+
 def test_a_workload_stands_alone_once_it_is_read(tmp_path: Path) -> None:
     """What guests and workers get needs no other file."""
     document = workload_document(EXAMPLES / "my_job.yaml", {"microbatches": "8"})

@@ -316,6 +316,43 @@ def test_a_csv_for_another_pipeline_is_refused(
     assert expected in said
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"pacing": {"F": "20 ms", "I": "20 ms", "W": "20 ms", "factors": [[1, 1, 1, 1], [1, 1.5, 1, 1]]}},
+        {"pacing": {"F": {"median": "20 ms", "p95": "30 ms"}, "I": "20 ms", "W": "20 ms"}},
+        {"events": ["link paris--warsaw rate 20 % at 1"]},
+    ],
+)
+def test_a_csv_takes_what_is_predicted_of_it(
+    settings: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    network = yaml.safe_load(LONGHAUL.read_text())
+    job = yaml.safe_load(PP4.read_text()) | {"parallelism": {"pipeline": 4, "data": 2}, "schedules": ["zb-h1"]}
+    network["datacenters"] = {name: {"nodes": 4} for name in network["datacenters"]}
+    (tmp_path / "net.yaml").write_text(yaml.safe_dump(network | {"events": settings.get("events", [])}))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job | {"pacing": settings.get("pacing", job["pacing"])}))
+    files = ("net.yaml", "job.yaml")
+    assert ended(monkeypatch, "schedule", "export", *files, "--schedule", "zb-h1", "--out", "an order.csv") == 0
+    capsys.readouterr()
+    assert ended(monkeypatch, "predict", *files, "--json") == 0
+    (predicted,) = json.loads(capsys.readouterr().out)["schedules"]
+    assert ended(monkeypatch, "schedule", "validate", *files, "an order.csv", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["predicted_s"] == predicted["predicted_s"]
+
+
+def test_what_torch_does_not_know_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for schedule, said in (("crosspipe-greedy", "warning: sub-blocks, which torch does not know"), ("1f1b", "")):
+        assert ended(monkeypatch, "schedule", "export", LONGHAUL, PP4, "--schedule", schedule) == 0
+        shown = capsys.readouterr()
+        assert shown.err.startswith(said) if said else not shown.err
+        assert "[" not in shown.out
+
+
 def test_zero_iterations_blame_the_option(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(monkeypatch, "run", LONGHAUL, PP4, "--iterations", "0") == 2
     assert "error: testbed run: --iterations: got '0', expected at least 1" in capsys.readouterr().err
