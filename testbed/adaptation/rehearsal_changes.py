@@ -50,33 +50,33 @@ class Change:
         return during and (traffic is None or (iteration - at) // traffic.every % 2 == 0)
 
 
-def change(text: str, plan: Plan) -> Change:
-    """What a text says of a plan. Raises BadInput."""
+def change(text: str, plan: Plan, source: str = "--event") -> Change:
+    """What a text says of a plan. Raises BadInput, as of `source`: the option that gave it, or a topology."""
     try:
         read = read_event(text)
         forward_last = reversed(planned(plan.network).links)
         check_names(read, {link.link: (link.source, link.target) for link in forward_last})
     except FieldError as error:
-        raise blamed_on("--event", text, error) from error
+        raise blamed_on(source, text, error) from error
     becomes, names = read.becomes, [job.name for job in plan.jobs]
     by_chance = becomes.loss is not None or becomes.jitter_s is not None
     inside = read.seconds or read.for_s is not None or read.down_s or read.comes_and_goes or read.trace
     if read.what == "datacenter" or by_chance or inside:
-        raise BadInput.of("--event", "event", text, FORMS)
+        raise BadInput.of(source, "event", text, FORMS)
     if read.what == "link":
         if read.lost and len(names) > 1:
-            raise BadInput.of("--event", "event", text, "no lost link: several jobs keep their routes")
+            raise BadInput.of(source, "event", text, "no lost link: several jobs keep their routes")
         changes_of_links(plan, [found := Change(read)])  # or it is refused, as in a run
         return found
     if not read.name and len(names) > 1:
-        raise BadInput.of("--event", "event", text, f"JOB rank {read.rank} ..., of jobs {listed(names)}")
+        raise BadInput.of(source, "event", text, f"JOB rank {read.rank} ..., of jobs {listed(names)}")
     if read.name not in ("", *names):
-        raise BadInput.of("--event", "job", read.name, f"one of the jobs ({listed(names)}){meant(read.name, names)}")
+        raise BadInput.of(source, "job", read.name, f"one of the jobs ({listed(names)}){meant(read.name, names)}")
     job = plan.jobs[_job_of(read, plan)]
     if job.mesh.dp > 1:
-        raise BadInput.of("--event", "event", text, "no slower rank of a job with replicas: `run --adapt` has that")
+        raise BadInput.of(source, "event", text, "no slower rank of a job with replicas: `run --adapt` has that")
     if read.rank >= job.mesh.pp:
-        raise BadInput.of("--event", "rank", read.rank, show_span("0", str(job.mesh.pp - 1)))
+        raise BadInput.of(source, "rank", read.rank, show_span("0", str(job.mesh.pp - 1)))
     return Change(read)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from testbed.adaptation.controller import ControllerChoice
     from testbed.adaptation.estimates import Belief, Interval
     from testbed.adaptation.rehearsal import JobTimes, Rehearsal, Rehearsed
+    from testbed.adaptation.rehearsal_changes import Change
     from testbed.plan.plan import Plan
 
 _Events = Annotated[
@@ -26,7 +28,7 @@ _Events = Annotated[
         "--event",
         metavar="TEXT",
         help="What happens, such as 'link paris--warsaw delay x4 at 10': delay, rate, lost or traffic of a link, or "
-        "a rank that is slower (repeatable); default: nothing.",
+        "a rank that is slower, beside the topology's `events` (repeatable).",
     ),
 ]
 _Total = Annotated[int, typer.Option("--iterations", min=1, max=10_000, metavar="N", help="Iterations in all.")]
@@ -80,25 +82,25 @@ def adapt(
     of all and shifts the starts, with --vary starts=N.
     """
     from testbed.adaptation.controller import choose
-    from testbed.adaptation.rehearsal_changes import change
     from testbed.adaptation.rehearsal_picture import draw
     from testbed.adaptation.rehearsal_world import SlotVariation
     from testbed.cli.progress import Terminal
     from testbed.files import output
     from testbed.plan.background import rates_change
     from testbed.planning import resolve
+    from testbed.spec import load_topology
 
     chosen, several = choose(controller), len(workloads) > 1
-    plan = resolve.load_plan(topology, *workloads, settings=settings or [])
+    plan = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
+    plan = replace(plan, events=())  # they are played from one iteration to the next
     if rates_change(plan):
         expected = "constant rates: a rehearsal has iterations that differ by --event alone"
         raise BadInput.of(plan.network.name, "background", "rates that change", expected)
     asked = _Asked(schedule or (), begin, vary or (), chosen, swap_cost)
     subject = (_several if several else _one)(plan, asked)
-    changes, drawn = [change(text, plan) for text in events or []], SlotVariation(slot_noise / 100, seed)
-    for one in changes:
-        expected = f"an iteration from 0 to {iterations - 1}, the last one that is rehearsed"
-        require(one.read.iteration < iterations, "--event", "event", one.text, expected)
+    in_topology = load_topology(topology, resolve.overrides_of(settings or [])[1]).events
+    changes = _changes(plan, {str(topology): in_topology, "--event": events or ()}, iterations)
+    drawn, warnings = SlotVariation(slot_noise / 100, seed), _slots_left_out(plan)
     with Terminal(quiet=quiet).step("rehearsing", iterations) as step:
         found = subject.rehearsed(changes, iterations, chosen, drawn=drawn, advance=step.advance)
     names = [job.name for job in plan.jobs]
@@ -108,10 +110,40 @@ def adapt(
     if as_json:
         facts: dict[str, Any] = {"topology": plan.network.name, "controller": chosen.label}
         facts |= {"workloads": names} if several else {"workload": plan.jobs[0].workload.name}
+        facts["warnings"] = warnings
         options.emit({**facts, **_document(found, subject.planned, names), "picture": str(picture)})
     else:
         _show(found, subject.planned, heading, names)
-        options.stdout_console(80).print(f"drawn in {picture}", highlight=False, soft_wrap=True)
+        console = options.stdout_console(80)
+        for line in options.warnings(warnings):
+            console.print(line, highlight=False, markup=False)
+        console.print(f"drawn in {picture}", highlight=False, soft_wrap=True)
+
+
+def _changes(plan: Plan, texts: Mapping[str, Sequence[str]], iterations: int) -> list[Change]:
+    """What happens, as the topology and the options say it. Raises BadInput."""
+    from testbed.adaptation.rehearsal_changes import change
+
+    found = []
+    for source, said in texts.items():
+        for text in said:
+            one = change(text, plan, source)
+            expected = f"an iteration from 0 to {iterations - 1}, the last one that is rehearsed"
+            require(one.read.iteration < iterations, source, "event", one.text, expected)
+            found.append(one)
+    return found
+
+
+def _slots_left_out(plan: Plan) -> list[str]:
+    """What of the jobs' slots a rehearsal does not have."""
+    from testbed.errors import listed
+    from testbed.planning.drawn_iterations import is_uniform
+
+    names = [job.name for job in plan.jobs if not is_uniform(job)]
+    as_one = (
+        "are rehearsed as medians, with the factors of the slowest replica: `testbed run --adapt` has each as it is"
+    )
+    return [f"slots of {listed(names)} that are drawn, or other ones in every replica, {as_one}"] if names else []
 
 
 class _Asked(NamedTuple):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -511,6 +512,42 @@ def test_an_event_behind_the_last_iteration_is_refused(tmp_path: Path) -> None:
     assert isinstance(done.exception, BadInput)
     assert "expected an iteration from 0 to 4" in str(done.exception)
     assert not list(tmp_path.iterdir())
+
+
+def test_events_of_the_topology_are_rehearsed(tmp_path: Path) -> None:
+    """They were left out without a word."""
+    network, job = yaml.safe_load(LONGHAUL.read_text()), yaml.safe_load(PP4.read_text())
+    network["events"] = [f"link {LINK} rate 30 % at 2", f"link {LINK} delay x2 at 1 to 3"]
+    (tmp_path / "net.yaml").write_text(yaml.safe_dump(network))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job | {"schedules": ["1f1b"], "iterations": 4}))
+    files = [str(tmp_path / "net.yaml"), str(tmp_path / "job.yaml")]
+    words = ["--iterations", "4", "--controller", "never", "--picture", str(tmp_path / "a.svg"), "-q", "--json"]
+    rehearsed = json.loads(CliRunner().invoke(app, ["adapt", *files, *words]).output)
+    predicted = json.loads(CliRunner().invoke(app, ["predict", *files, "-q", "--json"]).output)["iterations"]
+    times = [row["never_s"] for row in rehearsed["iterations"]]
+    assert times == pytest.approx([row["predicted_s"] for row in predicted], rel=1e-9)
+    assert len(set(times)) == 4
+    assert rehearsed["warnings"] == []
+    (tmp_path / "net.yaml").write_text(yaml.safe_dump(network | {"events": [f"link {LINK} rate 30 % at 1 s"]}))
+    refused = CliRunner().invoke(app, ["adapt", *files, *words])
+    assert f"{files[0]}: event: got 'link {LINK} rate 30 % at 1 s'" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    "pacing",
+    [
+        {"F": {"median": "20 ms", "p95": "30 ms"}, "I": "20 ms", "W": "20 ms"},
+        {"F": "20 ms", "I": "20 ms", "W": "20 ms", "factors": [[1, 1], [1, 2]]},
+    ],
+)
+def test_slots_that_are_not_rehearsed_are_said(pacing: dict[str, Any], tmp_path: Path) -> None:
+    job = yaml.safe_load(PP4.read_text())
+    job |= {"pacing": pacing, "schedules": ["1f1b"], "parallelism": {"pipeline": 2, "data": 2}}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    words = ["--iterations", "3", "--picture", str(tmp_path / "a.svg"), "-q"]
+    for more in ([], ["--json"]):
+        done = CliRunner().invoke(app, ["adapt", str(LONGHAUL), str(tmp_path / "job.yaml"), *words, *more])
+        assert "slots of tiny-gpt-pp4 that are drawn, or other ones in every replica" in done.output.replace("\n", "")
 
 
 def test_the_planned_belief_is_that_of_the_plan(plain: AdaptableJob) -> None:
