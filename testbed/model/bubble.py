@@ -32,7 +32,7 @@ class TimeByCause(NamedTuple):
     wire_s: float
     """Added by the time messages take on the wire, if none had to wait for another."""
     queueing_s: float
-    """Added by messages that wait for each other."""
+    """Added by messages that wait for each other, and for traffic beside the job."""
     data_parallel_s: float
     """Added by all-gathers and reduce-scatters, and by messages that wait for them."""
 
@@ -54,11 +54,12 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
     alone = problem.without_collectives()
 
     def unshared(*, delay: bool, wire: bool) -> float:
-        """With a link of its own for every pair of ranks, on which messages do not wait for each other."""
+        """With a link of its own for every pair of ranks, on which messages wait for nothing."""
         links: list[LinkCost] = []
         private = [_private(problem, pipeline, links, delay=delay, wire=wire) for pipeline in problem.pipelines]
         handover = {name: getattr(problem, name) * delay for name in _HANDOVER}
-        return makespan(replace(alone, links=tuple(links), pipelines=tuple(private), **handover), schedule)
+        there = replace(alone, links=tuple(links), pipelines=tuple(private), streams=(), **handover)
+        return makespan(there, schedule)
 
     free, delayed = unshared(delay=False, wire=False), unshared(delay=True, wire=False)
     unqueued, real = unshared(delay=True, wire=True), makespan(alone, schedule)

@@ -33,9 +33,9 @@ NAMES = (
 _MEANINGS = (
     "Work: mean over the ranks of the time they compute. Imbalance: what the busiest rank computes beyond that. "
     "Fill and drain: waiting that the order causes on a network that costs nothing. Latency, wire, queueing: added by "
-    "one-way delays, by the time messages take on links, and by their waiting for each other. Others: other jobs on "
-    "the same links, late receives, and what drawn slots add to their medians. Beyond the model: measured less "
-    "predicted."
+    "one-way delays, by the time messages take on links, and by their waiting for each other and for traffic that is "
+    "no job's. Others: other jobs on the same links, late receives, and what drawn slots add to their medians. Beyond "
+    "the model: measured less predicted."
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from testbed.model.simulate import COMPILED, DeadlockError, compile_for, jobs_in
 from testbed.pipeline.action_columns import columns, rows_of
 from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import Schedule, parse_action
-from testbed.pipeline.link import LinkCost
+from testbed.pipeline.link import LinkCost, Stream, StreamSpan
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, Transfer, uniform
 from testbed.pipeline.ticks import in_ticks
@@ -292,5 +293,12 @@ def test_causes_are_told_apart() -> None:
     assert (causes.latency_s, causes.wire_s, causes.queueing_s, causes.imbalance_s) == (24, 0, 0, 0)
     congested = uniform(4, 8, wire_s=5, cuts=(1,), memory=8)
     assert time_by_cause(congested, generate("gpipe", congested)).queueing_s > 0
+    # traffic of others is on the links that there are: with links of ranks' own it was on any of these, or on none
+    spans = (StreamSpan(0.5, 2, math.inf),)
+    for crossed in ((0, 1), (0, 8)):
+        beside = replace(congested, streams=(Stream(crossed, 0.1, spans),), links=(congested.links[0],) * 9)
+        causes, without = (time_by_cause(one, generate("gpipe", congested)) for one in (beside, congested))
+        assert causes._replace(queueing_s=0) == without._replace(queueing_s=0)
+        assert causes.queueing_s > without.queueing_s
     uneven = replace(plain, forward_s=(1, 1, 1, 3))
     assert time_by_cause(uneven, generate("1f1b", uneven)).imbalance_s == pytest.approx(12)
