@@ -100,7 +100,7 @@ def adapt(
     subject = (_several if several else _one)(plan, asked)
     in_topology = load_topology(topology, resolve.overrides_of(settings or [])[1]).events
     changes = _changes(plan, {str(topology): in_topology, "--event": events or ()}, iterations)
-    drawn, warnings = SlotVariation(slot_noise / 100, seed), _slots_left_out(plan)
+    drawn, warnings = SlotVariation(slot_noise / 100, seed), _of_slots(plan)
     with Terminal(quiet=quiet).step("rehearsing", iterations) as step:
         found = subject.rehearsed(changes, iterations, chosen, drawn=drawn, advance=step.advance)
     names = [job.name for job in plan.jobs]
@@ -134,16 +134,11 @@ def _changes(plan: Plan, texts: Mapping[str, Sequence[str]], iterations: int) ->
     return found
 
 
-def _slots_left_out(plan: Plan) -> list[str]:
-    """What of the jobs' slots a rehearsal does not have."""
-    from testbed.errors import listed
-    from testbed.planning.drawn_iterations import is_uniform
+def _of_slots(plan: Plan) -> list[str]:
+    """What is to be known of the slots that are rehearsed."""
+    from testbed.planning.noise import of_slots
 
-    names = [job.name for job in plan.jobs if not is_uniform(job)]
-    as_one = (
-        "are rehearsed as medians, with the factors of the slowest replica: `testbed run --adapt` has each as it is"
-    )
-    return [f"slots of {listed(names)} that are drawn, or other ones in every replica, {as_one}"] if names else []
+    return of_slots([job.workload for job in plan.jobs], "`testbed run --adapt` has each as it is")
 
 
 class _Asked(NamedTuple):

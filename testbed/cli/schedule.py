@@ -143,12 +143,12 @@ def schedule_compare(
     from testbed.full_scale.similitude import scale_warnings
     from testbed.planning import resolve, schedules
     from testbed.planning.left_out import of_changes
-    from testbed.planning.noise import of_medians
+    from testbed.planning.noise import AS_THEY_ARE, of_slots
     from testbed.planning.schedule_comparison import compare_schedules
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    reporter, medians = Terminal(quiet=quiet), [] if noise else of_medians(plan)
-    warned = [*scale_warnings(plan), *of_changes(plan), *medians]
+    slots = of_slots([job.workload for job in plan.jobs], AS_THEY_ARE, "--noise 200 has those of draws")
+    reporter, warned = Terminal(quiet=quiet), [*scale_warnings(plan), *of_changes(plan), *(slots if not noise else [])]
     for line in options.warnings(warned):
         reporter.say(line)
     with reporter.solving() as watch:

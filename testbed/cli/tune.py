@@ -53,6 +53,7 @@ def tune(
     from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
     from testbed.planning.left_out import of_changes
+    from testbed.planning.noise import of_slots
     from testbed.planning.resolve import load_files
     from testbed.sweep import tune as tuning
     from testbed.sweep.reshape import shape_of
@@ -64,7 +65,7 @@ def tune(
     sizes, lengths = tuning.around(shape_of(job))
     grid = tuning.space(network, job, sorted({*(microbatch_size or sizes)}), sorted({*(sequence or lengths)}), fixed_s)
     points = sum(1 for _ in grid.points())
-    reporter, warned = Terminal(quiet=quiet), of_changes(network)
+    reporter, warned = Terminal(quiet=quiet), [*of_changes(network), *of_slots([job])]
     for line in options.warnings(warned):
         reporter.say(line)
     with said_by_the_library(reporter.say), reporter.step(f"judging {points} points", points) as step:

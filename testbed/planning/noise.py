@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +12,14 @@ from testbed.errors import BadInput
 from testbed.model.lower import Load
 from testbed.model.repeated import RepeatedIterations
 from testbed.plan.drawn_slots import slots_of
-from testbed.plan.plan import Job, Plan
+from testbed.plan.plan import Job
+from testbed.spec.workload import Workload
 
 DRAWS = 200
 """By which `best` is chosen where it is to be robust: a 95th percentile is bounded by 59 at least."""
+
+
+AS_THEY_ARE = "`testbed predict` has each as it is"
 
 
 class NoisySchedule(NamedTuple):
@@ -38,11 +42,19 @@ def require_draws(job: Job, where: tuple[str, str], value: object) -> None:
         raise BadInput.of(*where, value, expected)
 
 
-def of_medians(plan: Plan) -> list[str]:
-    """What is to be known of a comparison that goes by the medians of slots that vary; [] where none do."""
-    names = [job.name for job in plan.jobs if job.workload.pacing is not None and job.workload.pacing.varies]
-    said = "these are times with their medians, --noise 200 has those of draws"
-    return [f"slots of {name} vary: {said}" for name in names]
+def of_slots(workloads: Iterable[Workload], elsewhere: str = AS_THEY_ARE, drawn: str = "") -> list[str]:
+    """What is to be known of times that go by one slot for all actions of a kind on a rank; [] where all are so.
+
+    What has the others says `elsewhere`, of slots that are drawn anew `drawn`.
+    """
+    lines = []
+    for name, pacing in ((one.name, one.pacing) for one in workloads):
+        if pacing is not None and pacing.spreads:
+            where = drawn if drawn and pacing.varies else elsewhere
+            lines.append(f"slots of {name} vary: these are times with their medians, {where}")
+        if pacing is not None and pacing.by_replica:
+            lines.append(f"replicas of {name} have factors of their own: these are times with the largest, {elsewhere}")
+    return lines
 
 
 def noisy_times_s(job: Job, loads: Mapping[str, Load], draws: int) -> dict[str, NDArray[np.float64]]:

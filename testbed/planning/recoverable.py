@@ -33,7 +33,7 @@ def require_recoverable(plan: Plan, source: str, field: str) -> None:
     require(
         job.workload.pacing is not None, source, field, "pacing: none", "seconds for F, I and W to place failures by"
     )
-    beside = "--adapt" if plan.adaptation else next((event.option for event in plan.events), None)
+    beside = "--adapt" if plan.adaptation else next((str(event) for event in plan.events), None)
     require(beside is None, source, field, beside, "no events and no controller beside failures")
     expected = "none beside failures: datagrams of iterations that are done again would be counted with the others"
     require(not plan.background, source, field, "background traffic", expected)

@@ -103,7 +103,7 @@ class Pacing(StrictModel):
 
     def slowest(self, kind: PacedKind, rank: int) -> float:
         """As `of`, with the factor of the replica whose rank is slowest: replicas wait for each other."""
-        replicas = len(self.factors) if self.factors and isinstance(self.factors[0], list) else 1
+        replicas = len(self.factors) if self.factors and self.by_replica else 1
         return self.of(kind, rank) * max(self.factor(replica, rank) for replica in range(replicas))
 
     def spread(self, kind: PacedKind) -> SlotSpread | None:
@@ -124,7 +124,12 @@ class Pacing(StrictModel):
     @property
     def uniform(self) -> bool:
         """Whether every replica's actions of a stage take what `slowest` says."""
-        return not self.spreads and not (self.factors and isinstance(self.factors[0], list))
+        return not self.spreads and not self.by_replica
+
+    @property
+    def by_replica(self) -> bool:
+        """Whether each replica has factors of its own."""
+        return self.factors is not None and any(isinstance(of_replica, list) for of_replica in self.factors)
 
 
 PACED_KINDS: tuple[PacedKind, ...] = ("F", "I", "W", "B")

@@ -188,7 +188,7 @@ def test_a_failure_that_cannot_be_is_not_blamed_on_how_the_job_saves(tmp_path: P
     [
         (("--swap", "zb-h1@3"), "no events and no controller"),
         (("--adapt", "ski-rental"), "no events and no controller"),
-        (("--event", "link paris--warsaw rate 50 % at iteration 2"), "no events and no controller"),
+        (("--event", "link paris--warsaw rate 5 % at 2"), "got 'link paris--warsaw rate 5 % at 2', expected no events"),
         (("--set", "pacing=none"), "seconds for F, I and W"),
     ],
 )

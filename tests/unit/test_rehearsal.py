@@ -534,20 +534,25 @@ def test_events_of_the_topology_are_rehearsed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "pacing",
+    ("pacing", "said"),
     [
-        {"F": {"median": "20 ms", "p95": "30 ms"}, "I": "20 ms", "W": "20 ms"},
-        {"F": "20 ms", "I": "20 ms", "W": "20 ms", "factors": [[1, 1], [1, 2]]},
+        ({"F": {"median": "20 ms", "p95": "30 ms"}, "I": "20 ms", "W": "20 ms"}, "vary: these are times with their"),
+        ({"F": "20 ms", "I": "20 ms", "W": "20 ms", "factors": [[1, 1], [1, 2]]}, "have factors of their own"),
     ],
 )
-def test_slots_that_are_not_rehearsed_are_said(pacing: dict[str, Any], tmp_path: Path) -> None:
+def test_slots_that_are_not_as_said_are_told_of(pacing: dict[str, Any], said: str, tmp_path: Path) -> None:
     job = yaml.safe_load(PP4.read_text())
     job |= {"pacing": pacing, "schedules": ["1f1b"], "parallelism": {"pipeline": 2, "data": 2}}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    words = ["--iterations", "3", "--picture", str(tmp_path / "a.svg"), "-q"]
-    for more in ([], ["--json"]):
-        done = CliRunner().invoke(app, ["adapt", str(LONGHAUL), str(tmp_path / "job.yaml"), *words, *more])
-        assert "slots of tiny-gpt-pp4 that are drawn, or other ones in every replica" in done.output.replace("\n", "")
+    rehearse_it = ["adapt", "NETWORK", "JOB", "--iterations", "3", "--picture", str(tmp_path / "a.svg"), "-q"]
+    files = {"NETWORK": str(LONGHAUL), "JOB": str(tmp_path / "job.yaml")}
+    compare = ["schedule", "compare", "NETWORK", "JOB", "--schedule", "1f1b"]
+    tune = ["tune", "JOB", "NETWORK", "--microbatch-size", "4", "--sequence", "32"]
+    for words in (rehearse_it, compare, tune):
+        for more in ([], ["--json"]):
+            done = CliRunner().invoke(app, [files.get(word, word) for word in (*words, *more)])
+            assert done.exit_code == 0, done.output
+            assert said in " ".join(done.output.split()), words
 
 
 def test_the_planned_belief_is_that_of_the_plan(plain: AdaptableJob) -> None:
