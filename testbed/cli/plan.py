@@ -369,7 +369,6 @@ def complete(
     """
     from testbed.cli.progress import Terminal
     from testbed.full_scale.similitude import scale_warnings
-    from testbed.pipeline.validate import InvalidSchedule
     from testbed.planning import schedules
     from testbed.schedule.schedule_file import kept_in
 
@@ -378,20 +377,15 @@ def complete(
         reporter.say(line)
     with reporter.solving() as watch:
         kept = kept_in(options.read_text(schedules_from), str(schedules_from)) if schedules_from else None
-        try:
-            return schedules.with_every_job(
-                unfinished,
-                schedule or [],
-                kept,
-                watch,
-                sources=list(map(str, sources)),
-                strict=strict,
-                robust=robust,
-            )
-        except InvalidSchedule as error:
-            if not kept or error.name not in kept:
-                raise
-            raise error.within(str(schedules_from)) from error
+        return schedules.with_every_job(
+            unfinished,
+            schedule or [],
+            kept,
+            watch,
+            sources=list(map(str, sources)),
+            strict=strict,
+            robust=robust,
+        )
 
 
 def plan_of(

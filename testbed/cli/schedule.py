@@ -177,7 +177,7 @@ def schedule_compare(
 def schedule_export(
     topology: options.TopologyFile,
     workload: options.WorkloadFile,
-    schedule: Annotated[str, typer.Option("--schedule", help="The schedule to write.")],
+    schedule: Annotated[list[str], typer.Option("--schedule", metavar="NAME", help="The schedule to write.")],
     out: Annotated[Path | None, typer.Option(help="The file to write; default: stdout.")] = None,
     comms: Annotated[
         bool, typer.Option("--comms", help="compute_comms (with SEND and RECV) for compute_only.")
@@ -195,10 +195,13 @@ def schedule_export(
 
     if out is not None:
         require_writable(out, "--out")
+    name, *more = dict.fromkeys(schedule)
+    if more:
+        raise BadInput.of("--schedule", "option", more[0], f"one, which is written ({name})")
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    choices = schedules.choose(plan, [schedule])
+    choices = schedules.choose(plan, [name])
     if len(choices) > 1:
-        raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(choice.label for choice in choices)}")
+        raise BadInput.of("--schedule", "label", name, f"one of {', '.join(choice.label for choice in choices)}")
     reporter = Terminal(quiet=quiet)
     with reporter.solving() as watch:
         selected = schedules.make(plan, choices, None, watch, source=str(workload))

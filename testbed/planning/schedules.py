@@ -422,14 +422,14 @@ class _Maker:
         return chosen, _called(first.generated, chosen.label)._replace(remarks=remarks)
 
     def _keep(self, choice: ScheduleChoice, made: dict[str, Generated], left_out: dict[str, str]) -> None:
-        rows, proof = self.kept[choice.label]
+        rows, proof, file = self.kept[choice.label]
         try:
             made[choice.label] = Generated(given(self.plan, choice, rows, job=self.job), proof)
         except DoesNotFit as error:
             over = isinstance(error, OverMemory)
             left_out[choice.label] = _why(self.source, self.plan.jobs[self.job], choice, str(error), over_memory=over)
         except BadInput as error:
-            raise BadInput(f"{self.source}: {error}") from None
+            raise BadInput(f"{file or self.source}: {error}") from None
 
     def _unpaced(self, choices: Iterable[ScheduleChoice]) -> Selection:
         """Nothing made; fixed orders that will not fit, whatever actions take, are left out now."""

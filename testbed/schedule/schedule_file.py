@@ -20,6 +20,8 @@ class RecordedSchedule(NamedTuple):
 
     rows: tuple[Row, ...]
     proof: Proof | None
+    file: str = ""
+    """That it stands in; "" where that is the plan's."""
 
 
 def as_entry(generated: Generated) -> dict[str, Any]:
@@ -53,6 +55,5 @@ def _kept(value: Any, where: str, name: str) -> RecordedSchedule:
             parsed.append(tuple(map(parse_action, row)))
         except ValueError as error:
             raise BadInput.of(where, f"{name}.rows.{rank}", str(error), "actions such as 2F0 or 0W1[0:2/4]") from error
-    return RecordedSchedule(
-        tuple(parsed), None if proven is None else validate(Proof, proven, where, at=f"{name}.solver")
-    )
+    proof = None if proven is None else validate(Proof, proven, where, at=f"{name}.solver")
+    return RecordedSchedule(tuple(parsed), proof, where)

@@ -88,7 +88,7 @@ def test_schedules_survive_their_file() -> None:
     }
     entries = {name: as_entry(one) for name, one in made.items()}
     kept = kept_in(json.dumps(entries), "schedules.json")
-    assert kept == {name: (one.schedule.rows, one.proof) for name, one in made.items()}
+    assert kept == {name: (one.schedule.rows, one.proof, "schedules.json") for name, one in made.items()}
     by_job = {name: {"jobs": {"a job": one}} for name, one in entries.items()}
     assert kept_in(json.dumps(by_job), "schedules.json") == kept, "as a run writes them"
     assert any(action.part.of > 1 for row in kept["greedy"].rows for action in row), "sub-blocks among them"

@@ -345,6 +345,24 @@ def test_a_csv_takes_what_is_predicted_of_it(
     assert json.loads(capsys.readouterr().out)["predicted_s"] == predicted["predicted_s"]
 
 
+def test_an_order_that_is_kept_is_blamed_on_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [[f"{stage}F0", f"{stage}B0"] for stage in range(4)]
+    rows[1].append("1F9")
+    (tmp_path / "kept.json").write_text(json.dumps({"1f1b": {"rows": rows, "solver": None}}))
+    words = ("--schedule", "1f1b", "--set", "microbatches=1", "--schedules-from", tmp_path / "kept.json")
+    assert ended(monkeypatch, "plan", LONGHAUL, PP4, *words, "-o", tmp_path / "plan.json") == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"error: {tmp_path / 'kept.json'}: schedule 1f1b: rank 1, action 2: got 1F9, expected")
+
+
+def test_one_schedule_is_exported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("schedule", "export", LONGHAUL, PP4, "--schedule", "1f1b", "--schedule", "zb-h1")
+    assert ended(monkeypatch, *words) == 2
+    assert "--schedule: option: got 'zb-h1', expected one, which is written (1f1b)" in capsys.readouterr().err
+
+
 def test_what_torch_does_not_know_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for schedule, said in (("crosspipe-greedy", "warning: sub-blocks, which torch does not know"), ("1f1b", "")):
         assert ended(monkeypatch, "schedule", "export", LONGHAUL, PP4, "--schedule", schedule) == 0
