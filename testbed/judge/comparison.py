@@ -132,7 +132,7 @@ class JobComparison(ScheduleComparison):
     measured_alone_s: float | None = None
     """Median iteration by itself, on the same routes; None where it was not trained so."""
     slowdown_measured: float | None = None
-    """`measured_s` over `measured_alone_s`."""
+    """`measured_s` over `measured_alone_s`; None also where events, which it trains without by itself, have a part."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +186,8 @@ class MeasuredCase:
     """Of the measured iterations, each with its own prediction."""
     statistic: str = "median"
     """See ScheduleComparison."""
+    changed: bool = False
+    """Whether events changed links or ranks: a job by itself trains without them."""
 
     @property
     def reasons(self) -> list[str]:
@@ -282,7 +284,7 @@ def _compared(
         **asdict(run.beside),
         slowdown_predicted=predicted_s / run.beside.predicted_alone_s,
         measured_alone_s=alone,
-        slowdown_measured=None if alone is None else measured_s / alone,
+        slowdown_measured=None if alone is None or run.changed else measured_s / alone,
     )
 
 

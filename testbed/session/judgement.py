@@ -23,8 +23,10 @@ from testbed.plan.events import swaps
 from testbed.plan.microbatches import job_in
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import directions_of_pairs, super_packets_s
+from testbed.planning.drawn_iterations import rank_changes
 from testbed.planning.left_out import left_out_of, of_events
 from testbed.planning.prediction import predict_alone
+from testbed.planning.training_prediction import link_events_of
 from testbed.results.directory import FinishedJob, ResultsWriter
 from testbed.results.metric_recheck import fairness_in_case
 from testbed.results.recheck import evidence_of
@@ -134,6 +136,7 @@ def _measured(plan: Plan, case: Case, job: TrainedJob, evidence: CaseEvidence, l
         left_out=left_out,
         packets_lost=_lost(evidence.network),
         beside=beside,
+        changed=bool(link_events_of(plan, case) or rank_changes(plan, case)),
     )
 
 

@@ -86,5 +86,10 @@ def test_what_the_others_cost_a_job_is_measured_against_itself_alone() -> None:
     predicted, measured = jobs_tables("jobs", rows, 80)
     assert (predicted.row_count, measured.row_count) == (4, 4)
     assert list(measured.columns[3].cells) == ["+25.0%", "+100.0%", "-", "-"]
+    # with events the job by itself had none of them: what they cost is not the others'
+    changed = [replace(one, changed=one.label == "1f1b") for one in two_cases()]
+    with_events = [row for row in compare([*changed, *marked]) if isinstance(row, JobComparison)]
+    assert [row.slowdown_measured for row in with_events[:2]] == [None, None]
+    assert [row.measured_alone_s for row in with_events[:2]] == [40.0, 30.0]
     (baseline,) = jobs_tables("jobs", [row for row in rows if "zb-h1" in row.label], 80)
     assert baseline.row_count == 2
