@@ -201,6 +201,14 @@ def test_a_fault_behind_the_files_names_the_file() -> None:
         ),
         (("predict", "a", "b", "--set", "--set=c=1"), "testbed predict: --set: got '--set=c=1', expected its value"),
         (("run", str(LONGHAUL), str(PP4), "--iterations", "0"), "--iterations: got '0', expected at least 1"),
+        (
+            ("predict", "a", "b", "--background", "x.csv", "--event", "x", "--event", "y", "--background=y.csv"),
+            "testbed predict: --background: got 'y.csv', expected it once, not beside 'x.csv'",
+        ),
+        (
+            ("plan", "a", "b", "--chaos", "mtbf=1 s", "--chaos", "mtbf=2 s"),
+            "testbed plan: --chaos: got 'mtbf=2 s', expected it once, not beside 'mtbf=1 s'",
+        ),
     ],
 )
 def test_options_are_refused_in_one_line(
