@@ -200,13 +200,15 @@ class ElasticRounds:
         self._job.workers.regroup(ranks_of(self._job.job, span.replicas), neighbours_of(plan, plan.jobs[0]))
         self._job.memory.hand_over(span.replicas)
         begins_s = self._stands_s + broken_off_s + span.ahead_s
-        self.restarts_late_s.append(max(0.0, time.monotonic() - begins_s))
+        late_s = max(0.0, time.monotonic() - begins_s)
         if span.iteration:
             expected_s = span.seconds - span.ahead_s
             ended_s = self._job.memory.send(span.replicas, span.joining, begins_s, expected_s)
+            late_s = self._job.memory.late_s
         else:
             time.sleep(max(0.0, begins_s - time.monotonic()))
             ended_s = time.monotonic()
+        self.restarts_late_s.append(late_s)
         self._spend(span, ended_s - self._stands_s)
         self._mark = self._job.network.leave_out(self._mark)
         saved = self._job.memory.version if span.iteration else None

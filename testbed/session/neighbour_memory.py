@@ -51,6 +51,8 @@ class NeighbourMemory:
         """Of those that came to their end, in order."""
         self.began_s = 0.0
         """The instant at which the last checkpoint began."""
+        self.late_s = 0.0
+        """So long after its instant what a restart sends began, since workers had just connected."""
 
     def __enter__(self) -> NeighbourMemory:
         return self
@@ -96,10 +98,12 @@ class NeighbourMemory:
         messages = restoring(self._job.mesh, self._sizes, lost)
         assert messages is not None  # else a restart goes on from disk
         if not messages:
+            self.late_s = max(0.0, time.monotonic() - at_s)
             time.sleep(max(0.0, at_s - time.monotonic()))
             return time.monotonic()
         before = self._between.post(messages, self.version)
         start_s = max(at_s, time.monotonic() + self._between.margin_s)
+        self.late_s = start_s - at_s
         told = self._between.told(messages, self.version, start_s)
         came_s = self._between.exchange(told, self._keeping.send_again_s(lost) or 0.0)
         self.exchanged.append(self._between.counted("restore", messages, before))

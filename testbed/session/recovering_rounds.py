@@ -353,13 +353,15 @@ class RecoveringRounds:
             self.memory.hand_over(span.lost)
         (held,) = span.held
         begins_s = self._failed_at_s + broken_off_s + span.ahead_s
-        self.restarts_late_s.append(max(0.0, time.monotonic() - begins_s))
+        late_s = max(0.0, time.monotonic() - begins_s)
         if held is KeptIn.MEMORY:
             assert self.memory is not None
             ended_s = self.memory.restore(begins_s, span.lost)
+            late_s = self.memory.late_s
         else:
             time.sleep(max(0.0, begins_s - time.monotonic()))
             ended_s = time.monotonic()
+        self.restarts_late_s.append(late_s)
         self._spend(span, ended_s - self._failed_at_s)
         kept = self._last[held]
         kept = self._last[held] = kept._replace(counts=self._job.network.leave_out(kept.counts))

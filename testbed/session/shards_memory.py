@@ -53,6 +53,7 @@ class ShardsMemory(SurvivorsMemory):
         between = self._between(there)
         before = between.post(messages, 1 - self.version)
         start_s = max(at_s, time.monotonic() + between.margin_s)
+        self.late_s = start_s - at_s
         came_s = between.exchange(between.told(messages, 1 - self.version, start_s), expected_s)
         self.exchanged.append(between.counted("cut anew", messages, before))
         self.version, self._kept_by = 1 - self.version, there

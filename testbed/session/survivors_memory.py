@@ -33,6 +33,8 @@ class SurvivorsMemory:
         self._files = [empty_memory(rank, size) for rank, size in enumerate(self._sizes)]
         self.version = 0
         """Of the states that are whole."""
+        self.late_s = 0.0
+        """So long after its instant what a restart sends began, since workers had just connected."""
         self.exchanged: list[StateExchange] = []
         """Of those that came to their end, in order."""
 
@@ -73,11 +75,13 @@ class SurvivorsMemory:
         """Have the ranks of replicas that are back get their state from others, from an instant on, or as soon after it
         as can be; returns when they had it. Raises RunFailed."""
         if not joining:
+            self.late_s = max(0.0, time.monotonic() - at_s)
             time.sleep(max(0.0, at_s - time.monotonic()))
             return time.monotonic()
         messages, between = joining_messages(self._plan, self._case, there, joining), self._between(there)
         before = between.post(messages, self.version)
         start_s = max(at_s, time.monotonic() + between.margin_s)
+        self.late_s = start_s - at_s
         came_s = between.exchange(between.told(messages, self.version, start_s), expected_s)
         self.exchanged.append(between.counted("join", messages, before))
         return came_s

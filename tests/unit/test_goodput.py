@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from in_process import run_testbed
@@ -13,10 +16,11 @@ from in_process import run_testbed
 from testbed.errors import BadInput
 from testbed.goodput.intervals import daly_interval_s, expected_goodput, young_interval_s
 from testbed.goodput.recovering_plan import Chaos, read_chaos, read_checkpoints, read_failure, spans_of_case
-from testbed.goodput.spans import Span, Spending, foretold, shares_of
+from testbed.goodput.spans import ON_DISK, Span, Spending, foretold, shares_of
 from testbed.judge.fidelity import SlotsEvidence, slots_check
 from testbed.plan.recovery import Checkpoints, Failure, Recovery, drawn_failures
 from testbed.planning import file
+from testbed.session.neighbour_memory import NeighbourMemory
 from testbed.thresholds import Limit
 
 TRAIN, SAVE, RESTART = Spending
@@ -262,3 +266,27 @@ def test_goodput_whose_slots_were_too_short_is_untrusted() -> None:
 
 def test_spans_have_their_length() -> None:
     assert Span(TRAIN, 0, 1.0, 2.5).seconds == 1.5
+
+
+def test_a_restart_is_late_by_when_what_it_sends_begins(tmp_path: Path) -> None:
+    """Workers that connect within the slot may still be too late for what is announced a margin ahead."""
+    words = ("two-dc-longhaul", "tiny-gpt-pp4", "--schedule", "1f1b", "--failure", "rank 1 at 1.5 s")
+    done = run_testbed("plan", *words, "--checkpoint", "every=1,to=neighbour", "-o", tmp_path / "plan.json")
+    assert done.returncode == 0, done.stderr
+    plan = file.read(tmp_path / "plan.json")
+    between = SimpleNamespace(
+        margin_s=5.0,
+        post=lambda *_: (),
+        told=lambda _messages, _version, start_s: start_s,
+        exchange=lambda start_s, _expected_s: start_s + 1.0,
+        counted=lambda *_: None,
+    )
+    with NeighbourMemory(plan, plan.cases[0], ON_DISK, *[cast(Any, None)] * 3) as memory:
+        memory._between = cast(Any, between)
+        memory._keeping = ON_DISK._replace(send_again_s=lambda _: 1.0)
+        at_s = time.monotonic() + 3.0
+        came_s = memory.restore(at_s, frozenset({1}))
+        assert memory.late_s == pytest.approx(2.0, abs=0.5)
+        assert came_s == pytest.approx(at_s + memory.late_s + 1.0)
+        memory.restore(time.monotonic() + 60.0, frozenset({1}))
+        assert memory.late_s == 0.0
