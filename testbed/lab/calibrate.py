@@ -28,6 +28,7 @@ from testbed.lab.probes import (
     ping_overhead_s,
     probe_overhead_s,
     round_trips,
+    serialisation_s,
     wire_rate,
 )
 from testbed.lab.shaping import LinkCounters
@@ -295,14 +296,18 @@ def _shortened(lab: Lab, link: Sequence[_Line]) -> Iterator[float]:
             lab.change_link(line.number, delay_s=line.asked.delay_s, jitter_s=line.asked.jitter_s)
 
 
-_EXACT_WINDOW_S = 0.1
-"""In which a rate is measured where neither the machine nor the link makes a packet late."""
+_EXACT_WINDOW_S, _EXACT_PACKETS = 0.15, 2000
+"""In which, or in so many frames, a rate is measured where neither the machine nor the link makes a packet late: what
+comes with one super-packet is a third of a per cent of that."""
 
 
 def _rate(lab: Lab, line: _Line, share: float, rtt: float, jitter_s: float) -> float:
     """In bit/s; `share` of the delays is in force."""
     room, route, delay_s = lab.queue_room(line.number), RouteFacts(line.asked.rate_bps, share * rtt), line.asked.delay_s
-    window_s = _EXACT_WINDOW_S if lab.virtual and not jitter_s else WINDOW_S
+    window_s = WINDOW_S
+    if lab.virtual and not jitter_s:
+        frames_s = _EXACT_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, line.asked.rate_bps)
+        window_s = min(window_s, max(_EXACT_WINDOW_S, frames_s))
     if room >= _ROOM_FOR_PROBE_BYTES:
         return wire_rate(line.ends, share * delay_s, route, room, window_s=window_s)
     lab.change_link(line.number, queue_bytes=_ROOM_FOR_PROBE_BYTES)

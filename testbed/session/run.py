@@ -96,6 +96,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     results = ResultsWriter(options.directory, [job.name for job in plan.jobs])
     results.begin()
     file.write(plan, options.directory / file.NAME)
+    plan = file.read(options.directory)  # the very one that the verdict reads: what was predicted of it is known then
     ranges = ranges_of_plan(plan)
     warned = left_out.warnings(plan, ranges)
     for line in warned:

@@ -125,8 +125,8 @@ def asked(place: Path) -> dict[str, Asked]:
 
 def require_true(one: Measured) -> None:
     for row in one.document["schedules"]:
-        assert row["trusted"], row
-        assert abs(row["error"]) <= 0.001, row
+        assert row["trusted"], row["reasons"]
+        assert abs(row["error"]) <= 0.001, (row["label"], row["error"])
 
 
 def test_bursts_at_routers_and_acknowledgements_are_in_the_model(measured: Mapping[str, Measured]) -> None:
