@@ -18,6 +18,7 @@ from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Pat
 from testbed.adaptation.swap_costs import Sends, nothing_sent
 from testbed.errors import BadInput
 from testbed.model.lower import Load
+from testbed.model.shifted import ShiftedJobs
 from testbed.model.simulate import ends_of_jobs, simulate_jobs
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
@@ -140,12 +141,12 @@ def best_starts_of(jobs: JobsInRounds, loads: Sequence[Load]) -> Starts:
     """When jobs with these loads begin best, found from where they do: by the mean of their iterations, at worst where
     that hangs on who comes first.
     """
-    alone_s = [_mean_s([load._replace(start_s=0.0)]) for load in loads]
-    known: dict[Starts, tuple[float, ...]] = {}
+    alone_s = [ends_of_jobs([load._replace(start_s=0.0)])[0] for load in loads]
+    known, shifted = dict[Starts, tuple[float, ...]](), ShiftedJobs(loads)
 
     def offer(starts_s: Starts) -> tuple[float, ...]:
         if starts_s not in known:
-            known[starts_s] = (_mean_s(_starting(loads, starts_s)),)
+            known[starts_s] = (sum(shifted.times_s(starts_s)) / len(starts_s),)
         return known[starts_s]
 
     def over() -> bool:
@@ -160,11 +161,6 @@ def best_starts_of(jobs: JobsInRounds, loads: Sequence[Load]) -> Starts:
 
 def _starting(loads: Sequence[Load], starts_s: Starts) -> list[Load]:
     return [load._replace(start_s=begin_s) for load, begin_s in zip(loads, starts_s, strict=True)]
-
-
-def _mean_s(loads: Sequence[Load]) -> float:
-    times = [end_s - load.start_s for end_s, load in zip(ends_of_jobs(loads), loads, strict=True)]
-    return sum(times) / len(times)
 
 
 def worst_mean_s(loads: Sequence[Load]) -> float:

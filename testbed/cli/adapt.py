@@ -86,16 +86,11 @@ def adapt(
     from testbed.adaptation.rehearsal_world import SlotVariation
     from testbed.cli.progress import Terminal
     from testbed.files import output
-    from testbed.plan.background import rates_change
     from testbed.planning import resolve
     from testbed.spec import load_topology
 
     chosen, several = choose(controller), len(workloads) > 1
-    plan = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
-    plan = replace(plan, events=())  # they are played from one iteration to the next
-    if rates_change(plan):
-        expected = "constant rates: a rehearsal has iterations that differ by --event alone"
-        raise BadInput.of(plan.network.name, "background", "rates that change", expected)
+    plan = _without_events(resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations))
     asked = _Asked(schedule or (), begin, vary or (), chosen, swap_cost)
     subject = (_several if several else _one)(plan, asked)
     in_topology = load_topology(topology, resolve.overrides_of(settings or [])[1]).events
@@ -118,6 +113,17 @@ def adapt(
         for line in options.warnings(warnings):
             console.print(line, highlight=False, markup=False)
         console.print(f"drawn in {picture}", highlight=False, soft_wrap=True)
+
+
+def _without_events(plan: Plan) -> Plan:
+    """The same: events are played from one iteration to the next. Raises BadInput for rates that change within one."""
+    from testbed.plan.background import rates_change
+
+    plan = replace(plan, events=())
+    if rates_change(plan):
+        expected = "constant rates: a rehearsal has iterations that differ by --event alone"
+        raise BadInput.of(plan.network.name, "background", "rates that change", expected)
+    return plan
 
 
 def _changes(plan: Plan, texts: Mapping[str, Sequence[str]], iterations: int) -> list[Change]:

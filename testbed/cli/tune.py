@@ -64,8 +64,7 @@ def tune(
     fixed_s = options.quantity("--fixed", fixed, TIME, "a time")
     sizes, lengths = tuning.around(shape_of(job))
     grid = tuning.space(network, job, sorted({*(microbatch_size or sizes)}), sorted({*(sequence or lengths)}), fixed_s)
-    points = sum(1 for _ in grid.points())
-    reporter, warned = Terminal(quiet=quiet), [*of_changes(network), *of_slots([job])]
+    points, reporter, warned = len([*grid.points()]), Terminal(quiet=quiet), [*of_changes(network), *of_slots([job])]
     for line in options.warnings(warned):
         reporter.say(line)
     with said_by_the_library(reporter.say), reporter.step(f"judging {points} points", points) as step:
@@ -75,8 +74,8 @@ def tune(
     if as_json:
         facts = {"topology": network.name, "workload": job.name, "warnings": warned}
         options.emit({**facts, **_document(grid, judged, evolved)})
-        return
-    _show(grid, judged, evolved, f"{job.name} on {network.name}: {grid.tokens} tokens per iteration")
+    else:
+        _show(grid, judged, evolved, f"{job.name} on {network.name}: {grid.tokens} tokens per iteration")
 
 
 def _show(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved, title: str) -> None:

@@ -79,11 +79,16 @@ def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
     return tick, [
         load._replace(
             problem=problem,
-            start_s=float(round(load.start_s / tick)),
+            start_s=start_in_ticks(load.start_s, tick),
             slots_s=None if load.slots_s is None else np.round(load.slots_s / tick),
         )
         for load, problem in zip(loads, counted, strict=True)
     ]
+
+
+def start_in_ticks(start_s: float, tick: float) -> float:
+    """When a job begins, in ticks as `jobs_in_ticks` has them; of a second each it has them as they are."""
+    return start_s if tick == 1.0 else float(round(start_s / tick))
 
 
 @dataclass

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import adapting_starts
+import numpy as np
 import pytest
 import yaml
 from harness.plans import Document
@@ -24,11 +25,13 @@ from testbed.adaptation.rehearsal import Rehearsal, rehearse_jobs
 from testbed.adaptation.rehearsal_changes import change
 from testbed.adaptation.rehearsal_world import AS_PACED, SlotVariation
 from testbed.errors import BadInput, ExitCode
+from testbed.model.shifted import ShiftedJobs
+from testbed.model.simulate import ends_of_jobs
 from testbed.plan.events import starts_of
 from testbed.plan.plan import Plan
 from testbed.plan.timeline import StartShifted
 from testbed.planning import file
-from testbed.planning.prediction import iteration_times, predict_training
+from testbed.planning.prediction import iteration_times, loads_of_case, predict_training
 from testbed.routing.rerouting import with_shift
 
 HALF, HALF_AT = "rate / 2", "link shared rate x0.5 at"
@@ -60,6 +63,34 @@ def halved(training: dict[str, Any]) -> list[dict[str, Any]]:
     """Its iterations."""
     rows: list[dict[str, Any]] = training["iterations"]
     return rows
+
+
+# --- the model of it ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit_s", [1.0, 0.3e-3])
+def test_jobs_that_are_lowered_once_take_what_they_take_lowered_anew(unit_s: float) -> None:
+    """Replicas, late receives, streams and turns; starts that are no whole number of the model's ticks."""
+    shapes: list[dict[str, Any]] = [
+        {"parallelism": {"pipeline": 2, "data": 2}, "receives": "late", "streams": 2, "name": "first"},
+        {"parallelism": {"pipeline": 2}, "placement": ["east/4", "west/4"], "name": "second"},
+        {
+            "parallelism": {"pipeline": 2, "tensor": 2},
+            "placement": ["east/5", "east/6", "west/5", "west/6"],
+            "name": "third",
+        },
+    ]
+    topology, (workload, _) = adapting_starts.own(HALF, 4)
+    topology = {**topology, "events": [], "datacenters": {site: {"nodes": 7} for site in topology["datacenters"]}}
+    own = {key: value for key, value in workload.items() if key not in ("placement", "data_parallel")}
+    plan = adapting_starts.planned(topology, [own | shape for shape in shapes])
+    loads, random = loads_of_case(plan, plan.cases[0]), np.random.default_rng(4)
+    shifted = ShiftedJobs(loads)
+    for _ in range(8):
+        starts_s = (unit_s * random.random(len(loads))).tolist()
+        anew = [load._replace(start_s=start_s) for load, start_s in zip(loads, starts_s, strict=True)]
+        expected = [end_s - start_s for end_s, start_s in zip(ends_of_jobs(anew), starts_s, strict=True)]
+        assert shifted.times_s(starts_s) == expected
 
 
 # --- what is believed -----------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def training_guest(out: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
                 break
         else:
             raise AssertionError(f"it never began to train, exit code {process.wait()}")
-        time.sleep(2)
+        time.sleep(0.5)
         yield process
     finally:
         process.kill()
