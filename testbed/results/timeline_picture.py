@@ -14,6 +14,7 @@ from matplotlib.colors import to_rgb
 from testbed.errors import BadInput
 from testbed.judge.comparison import jobs_of
 from testbed.plotting import GRID, INK, Figure, Patch, save
+from testbed.results.box_numbers import BoxNumbers
 from testbed.results.load import Run, load_run, load_traces
 from testbed.results.merged_lanes import FINEST_POINTS, merged
 from testbed.results.run_tables import has_table, table_of
@@ -364,12 +365,15 @@ def _strip(axis: Axes, trace: Trace, scale: _Scale, *, with_times: bool) -> None
 
 
 def _all_boxes(axis: Axes, trace: Trace, scale: _Scale) -> None:
-    """Every action of every rank."""
+    """Every action of every rank, with the number of its microbatch where there is room."""
+    numbers = dict[str, list[tuple[tuple[float, float], str]]]()
     for rank, stages in _stages(trace).items():
         for chunk, stage in enumerate(stages):
             mine = trace.actions[(trace.actions["rank"] == rank) & (trace.actions["stage"] == stage)]
             colours = {kind: _shade(colour, chunk, len(stages)) for kind, colour in COLOURS.items()}
-            _boxes(axis, mine, rank, colours, scale, ink="white" if chunk == 0 else INK)
+            numbers.setdefault("white" if chunk == 0 else INK, []).extend(_boxes(axis, mine, rank, colours, scale))
+    for ink, placed in numbers.items():
+        axis.add_artist(BoxNumbers([place for place, _ in placed], [word for _, word in placed], _NUMBER_POINTS, ink))
 
 
 def _merges(trace: Trace, scale: _Scale) -> bool:
@@ -407,23 +411,14 @@ def _under_lanes(axis: Axes, messages: Table) -> None:
 
 
 def _boxes(
-    axis: Axes,
-    actions: Table,
-    rank: int,
-    colours: Mapping[str, tuple[float, float, float]],
-    scale: _Scale,
-    *,
-    ink: str,
-) -> None:
-    """One chunk of one rank: a box per action, with the number of its microbatch where there is room."""
+    axis: Axes, actions: Table, rank: int, colours: Mapping[str, tuple[float, float, float]], scale: _Scale
+) -> list[tuple[tuple[float, float], str]]:
+    """One chunk of one rank: a box per action. Returns where there is room for the number of its microbatch."""
     left, width = actions["start_s"] * 1e3, (actions["end_s"] - actions["start_s"]) * 1e3
     faces = [colours[str(KINDS[code])] for code in actions["kind"]]
     spans = list(zip(left.tolist(), width.tolist(), strict=True))
     axis.broken_barh(spans, (rank - 0.43, 0.86), facecolors=faces, edgecolor="white", linewidth=0.4)
-    for (begin, wide), microbatch in zip(spans, actions["microbatch"], strict=True):
-        if scale.has_room(wide, str(microbatch)):
-            middle = begin + wide / 2
-            number = axis.text(
-                middle, rank, str(microbatch), ha="center", va="center", fontsize=_NUMBER_POINTS, color=ink
-            )
-            number.set_in_layout(False)  # it lies in its box: half of the time
+    every = zip(spans, map(str, actions["microbatch"]), strict=True)
+    return [
+        ((begin + wide / 2, float(rank)), number) for (begin, wide), number in every if scale.has_room(wide, number)
+    ]
