@@ -169,7 +169,7 @@ class _Directory(NamedTuple):
         self.path.mkdir(parents=True, exist_ok=True)
 
 
-class _NamedFiles(CompileResultCacheImpl):
+class _NamedFiles(CompileResultCacheImpl):  # type: ignore[misc]  # it has no types
     """A function's files by its name alone, where numba's own have the line that it begins in."""
 
     def __init__(self, function: FunctionType, directory: Path) -> None:
@@ -178,12 +178,12 @@ class _NamedFiles(CompileResultCacheImpl):
         self._filename_base = f"{function.__module__}.{function.__qualname__}"
 
 
-class _Kept(FunctionCache):
+class _Kept(FunctionCache):  # type: ignore[misc]  # as above
     """numba's cache on disk; where that takes no more or has lost something, a function is compiled anew."""
 
     def __init__(self, function: FunctionType, directory: Path) -> None:
         self._impl_class: Any = partial(_NamedFiles, directory=directory)
-        super().__init__(function)  # type: ignore[no-untyped-call]
+        super().__init__(function)
 
     @contextmanager
     def _guard_against_spurious_io_errors(self) -> Iterator[None]:
