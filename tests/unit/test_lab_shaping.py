@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,14 +46,6 @@ def shaped(queue_bytes: float = 16e6, **values: float) -> ShapedDirection:
 def test_netem_parameters_are_in_kernel_units() -> None:
     want = parameters(shaped(jitter_s=1e-4, loss=0.25))
     assert want == NetemParameters(10_200_000, 100_000, 125_000_000, 523_864, 2**30)
-
-
-def test_a_queue_of_a_link_that_police_has_no_rate_for_is_refused() -> None:
-    slower = shaped(rate_bps=34e9)
-    assert parameters(replace(slower, asked=slower.asked._replace(queue_bytes=4e6))).rate_bytes_per_s == 4_250_000_000
-    fast = shaped(rate_bps=40e9)
-    with pytest.raises(BadInput, match="queue: got '4 MB', expected none above 34 Gbit/s"):
-        parameters(replace(fast, asked=fast.asked._replace(queue_bytes=4e6)))
 
 
 def test_tick_is_read_from_the_kernel() -> None:

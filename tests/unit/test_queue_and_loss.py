@@ -105,16 +105,20 @@ def test_jitter_comes_before_the_wire_and_keeps_its_rate() -> None:
     assert releases[-1] < 20_000_000 + 100 * 100_000 + 1
 
 
-def test_a_queue_in_bytes_survives_the_wire_format() -> None:
-    want = police.bucket(1e9, 500e3, TICK_NS)
-    assert want == (125_000_000, 62_500)
+@pytest.mark.parametrize(
+    ("rate", "rate_told", "wider"), [(1e9, 125_000_000, None), (64e9, 2**32 - 1, 8_000_000_000), (34e9, 4.25e9, None)]
+)
+def test_a_queue_in_bytes_survives_the_wire_format(rate: float, rate_told: float, wider: int | None) -> None:
+    want = police.bucket(rate, 500e3, TICK_NS)
+    assert want == (round(rate / 8), math.ceil(62_500 * 1e9 / rate))
     message = police.request(3, want)
     message.encode()
     again = police.FilterMessage(message.data)
     again.decode()
     acts = again.get_attr("TCA_OPTIONS").get_attr("TCA_MATCHALL_ACT").get_attr("TCA_ACT_PRIO_1")
     found = acts.get_attr("TCA_ACT_OPTIONS").get_attr("TCA_POLICE_TBF")
-    assert (found["rate"], found["burst"], found["action"]) == (*want, 2)
+    assert (found["rate"], found["burst"], found["action"]) == (rate_told, want.burst_ticks, 2)
+    assert acts.get_attr("TCA_ACT_OPTIONS").get_attr("TCA_POLICE_RATE64") == wider, "the kernel takes the larger one"
     assert len(acts.get_attr("TCA_ACT_OPTIONS").get_attr("TCA_POLICE_RATE")) == 1024
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from pyroute2.netlink.rtnl import RTM_NEWQDISC
 from pyroute2.netlink.rtnl.tcmsg import sched_netem, tcmsg
 
-from testbed.errors import BadInput, MachineLacks, RunFailed
+from testbed.errors import MachineLacks, RunFailed
 from testbed.lab.namespaces import inside
 from testbed.lab.netlink import KeptConnections, Netlink
 from testbed.lab.shaping import CHANGEABLE, LinkCounters, ShapedDirection, ShapedLink, TimedChange, police, qdisc
@@ -82,11 +82,8 @@ class QdiscMessage(tcmsg):  # type: ignore[misc]
 
 
 def parameters(direction: ShapedDirection) -> NetemParameters:
-    """What to ask the kernel for. Raises BadInput for a queue above 34 Gbit/s: police has 32 bits for a rate."""
+    """What to ask the kernel for."""
     asked = direction.asked
-    if asked.queue_bytes and asked.rate_bps / 8 > qdisc.UINT32:
-        expected = "none above 34 Gbit/s with the netem shaper; use --shaper relay"
-        raise BadInput.of(asked.label, "queue", show_size(asked.queue_bytes), expected)
     return NetemParameters(
         delay_ns=round(asked.delay_s * 1e9),
         jitter_ns=round(asked.jitter_s * 1e9),

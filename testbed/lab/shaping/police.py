@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from pyroute2.netlink import nla, nlmsg
 from pyroute2.netlink.rtnl import RTM_DELTFILTER, RTM_NEWQDISC, RTM_NEWTFILTER
-from pyroute2.netlink.rtnl.tcmsg import tcmsg
-from pyroute2.netlink.rtnl.tcmsg.act_police import options as police_options
+from pyroute2.netlink.rtnl.tcmsg import act_police, tcmsg
 
 from testbed.errors import RunFailed
 from testbed.lab.netlink import Netlink
@@ -38,6 +37,23 @@ class Bucket(NamedTuple):
 
     rate_bytes_per_s: int
     burst_ticks: int
+
+
+_LATER = (
+    ("TCA_POLICE_TM", "none"),
+    ("TCA_POLICE_PAD", "none"),
+    ("TCA_POLICE_RATE64", "uint64"),
+)
+"""Attributes that pyroute2 does not know: among them the rate that needs more than 32 bits."""
+
+
+class _PoliceOptions(act_police.options):  # type: ignore[misc]
+    """pyroute2's attributes, and the later ones."""
+
+    nla_map = (*act_police.options.nla_map, *_LATER)
+
+
+act_police.options = _PoliceOptions  # by which pyroute2 decodes what the kernel says of a policer
 
 
 class FilterMessage(nlmsg):  # type: ignore[misc]
@@ -74,12 +90,13 @@ class FilterMessage(nlmsg):  # type: ignore[misc]
                         ("TCA_POLICE_PEAKRATE", "cdata"),
                         ("TCA_POLICE_AVRATE", "uint32"),
                         ("TCA_POLICE_RESULT", "uint32"),
+                        *_LATER,
                     )
 
                     class tbf(nla):  # type: ignore[misc]  # noqa: N801
                         """struct tc_police"""
 
-                        fields = police_options.police_tbf.fields
+                        fields = act_police.options.police_tbf.fields
 
 
 def bucket(rate_bps: float, queue_bytes: float, tick_ns: float) -> Bucket:
@@ -91,15 +108,17 @@ def request(interface_index: int, want: Bucket) -> FilterMessage:
     """The netlink message that polices all that leaves an interface."""
     message = FilterMessage()
     message["index"], message["parent"], message["info"] = interface_index, _EGRESS, _FIRST | _ALL_PROTOCOLS
+    plain, wider = qdisc.rate_fields(want.rate_bytes_per_s)
     tbf = {
         "action": _DROP,
         "burst": want.burst_ticks,
         "mtu": qdisc.UINT32,
-        "rate": want.rate_bytes_per_s,
+        "rate": plain,
         "rate_cell_log": _CELLS,
         "rate___reserved": _ETHERNET,
     }
-    police = [["TCA_POLICE_TBF", tbf], ["TCA_POLICE_RATE", _RATE_TABLE], ["TCA_POLICE_RESULT", _PASS]]
+    wide = [] if wider is None else [["TCA_POLICE_RATE64", wider]]
+    police = [["TCA_POLICE_TBF", tbf], ["TCA_POLICE_RATE", _RATE_TABLE], ["TCA_POLICE_RESULT", _PASS], *wide]
     act = {"attrs": [["TCA_ACT_KIND", "police"], ["TCA_ACT_OPTIONS", {"attrs": police}]]}
     options = {"attrs": [["TCA_MATCHALL_ACT", {"attrs": [["TCA_ACT_PRIO_1", act]]}]]}
     message["attrs"] = [["TCA_KIND", "matchall"], ["TCA_OPTIONS", options]]
@@ -145,6 +164,7 @@ def _in_force(netlink: Netlink, index: int) -> Bucket | None:
         options = message.get_attr("TCA_OPTIONS")
         acts = None if options is None else options.get_attr("TCA_MATCHALL_ACT")
         if acts is not None:
-            found = acts.get_attr("TCA_ACT_PRIO_1").get_attr("TCA_ACT_OPTIONS").get_attr("TCA_POLICE_TBF")
-            return Bucket(found["rate"], found["burst"])
+            told = acts.get_attr("TCA_ACT_PRIO_1").get_attr("TCA_ACT_OPTIONS")
+            found = told.get_attr("TCA_POLICE_TBF")
+            return Bucket(told.get_attr("TCA_POLICE_RATE64") or found["rate"], found["burst"])
     return None
