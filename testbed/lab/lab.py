@@ -254,8 +254,9 @@ class Lab:
         self._say("routes")
         self._route()
         self._say(f"TCP profile {self._profile.name}")
-        for container in self._everywhere():
+        for container in self.everywhere():
             self._sysctls[container.name] |= transport.apply(self._profile, container.pid, container.name)
+        self._wires.wait_for_carriers()
         self._check_memory()
 
     def _added_s(self) -> float:
@@ -311,7 +312,8 @@ class Lab:
         with self.netlink(container) as netlink:
             netlink.ask("link", "set", index=netlink.index("lo"), state="up")
 
-    def _everywhere(self) -> tuple[Container, ...]:
+    def everywhere(self) -> tuple[Container, ...]:
+        """All containers: of nodes, then of routers."""
         return (*self.containers.values(), *self.routers.values())
 
     def netlink(self, container: Container) -> AbstractContextManager[Netlink]:
@@ -373,6 +375,7 @@ class Lab:
             return
         for direction in sorted(self._state.down):
             self._wires.bring_back(direction)
+        self._wires.wait_for_carriers()
         self._state = replace(self._state, down=frozenset())
         forget_routes(self)
         self._route()
@@ -510,7 +513,7 @@ class Lab:
     def describe(self) -> dict[str, Any]:
         """Everything in force, read back from the kernel, as JSON-able data for the manifest."""
         containers = {}
-        for container in self._everywhere():
+        for container in self.everywhere():
             with self.netlink(container) as netlink:
                 containers[container.name] = {
                     "interfaces": [shown_interface(m) for m in netlink.ask("get_links")],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import struct
+from array import array
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,9 +19,10 @@ from testbed.lab.rtnetlink import RtNetlink
 from testbed.plan.framing import LARGEST_GSO, MTU
 
 _NEIGHBOUR_PERMANENT = 0x80  # NUD_PERMANENT
-_SIOCGIFINDEX = 0x8933
-_INTERFACE_REQUEST = "16si20x"
+_SIOCGIFINDEX, _SIOCETHTOOL = 0x8933, 0x8946
+_INTERFACE_REQUEST, _ETHTOOL_REQUEST = "16si20x", "16sP16x"
 """struct ifreq: netdevice(7)."""
+_ETHTOOL_GLINK = 0xA
 _LONGEST_NAME = 15
 
 
@@ -74,6 +77,20 @@ class Netlink:
             raise RunFailed(f"{self._where}: no interface {interface}: {error}") from error
         _, index = struct.unpack(_INTERFACE_REQUEST, answer)
         return int(index)
+
+    def carries(self, interface: str) -> bool:
+        """Whether an interface of a wire has a carrier; the kernel takes notice of it meanwhile (6.8 or later; earlier
+        ones soon), and until then drops what the interface is given. Raises RunFailed when there is none of that name.
+        """
+        asked = array("I", [_ETHTOOL_GLINK, 0])
+        request = struct.pack(_ETHTOOL_REQUEST, interface.encode(), asked.buffer_info()[0])
+        try:
+            fcntl.ioctl(self._open.socket, _SIOCETHTOOL, request)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # no wire, which needs none
+                return True
+            raise RunFailed(f"{self._where}: {interface} does not say whether it carries: {error}") from error
+        return bool(asked[1])
 
     def interface(self, name: str) -> Any:
         """The decoded link message of an interface, with its statistics."""

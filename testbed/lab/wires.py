@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from testbed.errors import RunFailed
 from testbed.lab import addresses
 from testbed.lab.cards import CardShaper
 from testbed.lab.container import Container, Port, Wire
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from testbed.lab.lab import Lab
 
 _SCOPE_LINK = 253  # RT_SCOPE_LINK
+
+_CARRIER_S = 10.0
+"""For both ends of a wire to be up: it takes no time."""
+_LOOK_S = 1e-3
 
 
 class Cabling:
@@ -102,6 +108,19 @@ class Cabling:
     def _shaped(self, index: int, asked: Direction, source: End, target: End) -> ShapedDirection:
         room = self._metrics.queue_room(index)
         return ShapedDirection(index, asked, source, target, room, self._seed * 1_000_003 + index)
+
+    def wait_for_carriers(self) -> None:
+        """Until the kernel has noticed that all wires carry: it does so when it has nothing else to do, and drops the
+        first packets that come before.
+        """
+        until = time.monotonic() + _CARRIER_S
+        for container in self._lab.everywhere():
+            with self._lab.netlink(container) as netlink:
+                for interface in container.nameToIntf:
+                    while not netlink.carries(interface):
+                        if time.monotonic() > until:
+                            raise RunFailed(f"{container.name}: interface {interface} did not come up")
+                        time.sleep(_LOOK_S)
 
     def take_down(self, direction: int) -> None:
         """The end of a link where a direction begins; the kernel forgets all routes over it."""

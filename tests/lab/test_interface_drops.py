@@ -1,4 +1,4 @@
-"""What an interface has dropped, read from /proc, beside the kernel's message about the same."""
+"""What an interface has dropped, read from /proc, beside the kernel's message about it; and when it would drop."""
 
 from __future__ import annotations
 
@@ -42,3 +42,15 @@ def test_one_that_is_not_there_is_named() -> None:
         interface_drops(os.getpid(), "wan0")
     with pytest.raises(RunFailed, match=r"no interface wan0: its process \d+ is gone \(No such file or directory\)"):
         interface_drops(2**22 + 1, "wan0")
+
+
+def test_a_wire_carries_when_both_ends_are_up() -> None:
+    with scratch_network(), Netlink(None, "scratch namespace") as netlink:
+        netlink.ask("link", "add", ifname="a", kind="veth", peer={"ifname": "b"})
+        netlink.ask("link", "set", index=netlink.index("a"), state="up")
+        assert not netlink.carries("a")
+        netlink.ask("link", "set", index=netlink.index("b"), state="up")
+        assert netlink.carries("a")
+        assert netlink.carries("b")
+        with pytest.raises(RunFailed, match="scratch namespace: wan0 does not say whether it carries"):
+            netlink.carries("wan0")

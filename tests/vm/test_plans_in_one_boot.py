@@ -172,6 +172,7 @@ def test_a_link_that_no_connection_could_fill_is_measured_with_shorter_delays(me
     links = json.loads((measured["parallel"].out / "links.json").read_text())["links"]
     far = [link for link in links if link["asked"]["rate_bps"] == 100e9]
     assert [link["reasons"] for link in links] == [[]] * 6
+    assert [link["attempts"] for link in links] == [1] * 6
     for link in far:
         assert link["measured"]["rate_bps"] == pytest.approx(100e9, rel=0.001)
         assert link["measured"]["one_way_s"]["median"] == pytest.approx(40e-3, rel=1e-4)
