@@ -52,22 +52,20 @@ def calibrate(
     """
     from testbed.cli.progress import Terminal
     from testbed.plan.plan import Clock
-    from testbed.planning.resolve import measurement_of
+    from testbed.planning.resolve import measurement_of, with_clock
     from testbed.spec import load_topology
 
     virtual, reporter = clock is options.ClockName.virtual, Terminal(quiet=quiet)
     number, guest = options.seed_of(seed, virtual=virtual), vm or virtual
     how = _Way(shaper, options.host_priority_of(host_priority, guest=guest), reporter, as_json)
     if engine is not None:
-        planned = Clock("virtual" if guest else "real", number)
-        plan, sizes = _of_engine(topology, engine, size or (), planned, quiet=quiet)
+        plan, sizes = _of_engine(topology, engine, size or (), Clock(clock.value, number), quiet=quiet)
         raise typer.Exit(_measure_engine(plan, sizes, how, guest=guest))
     if size:
         raise BadInput.of("--size", "option", size[0], "--engine WORKLOAD beside it")
-    boot = Clock(clock.value, number) if guest else None
-    plan = measurement_of(load_topology(topology))
+    plan = with_clock(measurement_of(load_topology(topology)), Clock(clock.value, number))
     extras.require("train")
-    raise typer.Exit(_measure_links(plan, boot, how, beside_mininet=beside_mininet))
+    raise typer.Exit(_measure_links(plan, how, guest=guest, beside_mininet=beside_mininet))
 
 
 @dataclass(frozen=True)
@@ -80,13 +78,15 @@ class _Way:
     as_json: bool
 
 
-def _measure_links(plan: Plan, boot: Clock | None, how: _Way, *, beside_mininet: bool) -> int:
-    """Exit code of `testbed calibrate`; `boot`: the clock of a guest, None on this machine."""
-    if boot is not None:
+def _measure_links(plan: Plan, how: _Way, *, guest: bool, beside_mininet: bool) -> int:
+    """Exit code of `testbed calibrate`."""
+    if guest:
         from testbed.vm import command
 
-        machine = command.choose_machine(boot)
-        code, document = command.calibrate(machine, plan, beside_mininet=beside_mininet, reporter=how.reporter)
+        machine = command.choose_machine(plan.clock)
+        code, document = command.calibrate(
+            machine, plan, shaper=how.shaper, beside_mininet=beside_mininet, reporter=how.reporter
+        )
         return _shown(code, document, how)
 
     def body() -> int:
@@ -124,7 +124,8 @@ def _measure_engine(plan: Plan, sizes: Sequence[int], how: _Way, *, guest: bool)
         from testbed.vm import command
 
         machine = command.choose_machine(plan.clock)
-        return _shown(*command.measure_engine(machine, plan, sizes, reporter=how.reporter), how)
+        found = command.measure_engine(machine, plan, sizes, shaper=how.shaper, reporter=how.reporter)
+        return _shown(*found, how)
     from testbed.lab.machine_witness import MachineWitness
 
     with MachineWitness() as witness:

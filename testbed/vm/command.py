@@ -51,13 +51,15 @@ class GuestTraining:
         """What the guest gets; `quiet` here or there is quiet."""
         document = file.to_json(self.plan)
         quiet = self.quiet or quiet
-        return Assignment("train", document, self.directory, self._shaper, quiet, strict=self.strict, shown=self.shown)
+        shaper = _in_guest(self.shaper, self.plan)
+        return Assignment("train", document, self.directory, shaper, quiet, strict=self.strict, shown=self.shown)
 
-    @property
-    def _shaper(self) -> str:
-        if self.shaper != AUTO:
-            return self.shaper
-        return RELAY if links_change(self.plan) else "netem"
+
+def _in_guest(shaper: str, plan: Plan) -> str:
+    """The name of a shaper, with what a guest takes by itself."""
+    if shaper != AUTO:
+        return shaper
+    return RELAY if links_change(plan) else "netem"
 
 
 def choose_machine(clock: Clock) -> guest_machine.GuestMachine:
@@ -156,19 +158,22 @@ def _require_memory(plan: Plan) -> None:
 
 
 def measure_engine(
-    chosen: guest_machine.GuestMachine, plan: Plan, sizes: Sequence[int], *, reporter: Reporter
+    chosen: guest_machine.GuestMachine, plan: Plan, sizes: Sequence[int], *, shaper: str, reporter: Reporter
 ) -> tuple[int, dict[str, Any] | None]:
     """The exit code and the document of `testbed calibrate --engine` in a guest. Raises RunFailed."""
-    work = [Assignment("engine", file.to_json(plan), sizes=tuple(sizes), quiet=reporter.quiet)]
+    shaper = _in_guest(shaper, plan)
+    work = [Assignment("engine", file.to_json(plan), shaper=shaper, sizes=tuple(sizes), quiet=reporter.quiet)]
     boot = _boot(chosen, work, [plan], reporter)
     return boot.ended[0].code, boot.ended[0].document
 
 
 def calibrate(
-    chosen: guest_machine.GuestMachine, plan: Plan, *, beside_mininet: bool, reporter: Reporter
+    chosen: guest_machine.GuestMachine, plan: Plan, *, shaper: str, beside_mininet: bool, reporter: Reporter
 ) -> tuple[int, dict[str, Any] | None]:
     """The exit code and the document of `testbed calibrate` in a guest. Raises RunFailed."""
-    work = [Assignment("calibrate", file.to_json(plan), beside_mininet=beside_mininet, quiet=reporter.quiet)]
+    asked, quiet = file.to_json(plan), reporter.quiet
+    shaper = _in_guest(shaper, plan)
+    work = [Assignment("calibrate", asked, shaper=shaper, beside_mininet=beside_mininet, quiet=quiet)]
     boot = _boot(chosen, work, [], reporter)
     return boot.ended[0].code, boot.ended[0].document
 
