@@ -27,13 +27,12 @@ from testbed.lab.probes import (
     one_way_delays,
     ping_overhead_s,
     probe_overhead_s,
+    room_for_rate_probe,
     round_trips,
-    serialisation_s,
     wire_rate,
 )
 from testbed.lab.shaping import LinkCounters
 from testbed.lab.sizing import RouteFacts
-from testbed.plan.framing import ETHERNET_HEADER, MTU
 from testbed.spec.topology import Direction
 from testbed.thresholds import ATTEMPTS, DELAY_BAND_S, LOSS_CHANCE, RELATIVE_BAND
 from testbed.units import show_rate, show_time
@@ -232,7 +231,7 @@ def _measure_link(
     checks = []
     for i, (index, direction, _) in enumerate(link):
         counted = after[index].since(before[index])
-        dropped = counted.dropped
+        dropped = counted.dropped + (0 if direction.loss > 0 else counted.lost or 0)
         if direction.loss > 0 and counted.lost is None:
             dropped = 0
             notes[i].append("drops not checked: this shaper counts asked-for losses among them")
@@ -243,10 +242,6 @@ def _measure_link(
         broken = bool(trouble[i])
         checks.append(LinkCheck(index, direction.label, wanted, complete, reasons, tuple(notes[i]), broken=broken))
     return checks, after
-
-
-_ROOM_FOR_PROBE_BYTES = 16 * (MTU + ETHERNET_HEADER)
-"""Through a queue of fewer frames TCP cannot keep a link busy: it has this room while the rate is measured."""
 
 
 _MOST_UNDER_WAY_BYTES = 2**28
@@ -262,7 +257,7 @@ def _measure_rates(
             of_direction.append("rate not measured: the link is asked to lose packets, and TCP would measure that")
         return
     jitter_s = sum(line.asked.jitter_s for line in link)
-    with _shortened(lab, link) as share:
+    with _shortened(lab, link) as share, _roomy(lab, link):
         for i, line in enumerate(link):
             if trouble[i]:  # a link that does not carry probes has no rate
                 continue
@@ -296,25 +291,33 @@ def _shortened(lab: Lab, link: Sequence[_Line]) -> Iterator[float]:
             lab.change_link(line.number, delay_s=line.asked.delay_s, jitter_s=line.asked.jitter_s)
 
 
-_EXACT_WINDOW_S, _EXACT_PACKETS = 0.15, 2000
-"""In which, or in so many frames, a rate is measured where neither the machine nor the link makes a packet late: what
-comes with one super-packet is a third of a per cent of that."""
+@contextmanager
+def _roomy(lab: Lab, link: Sequence[_Line]) -> Iterator[None]:
+    """While rates are measured, queues that a link asks for have the room that probes and acknowledgements need."""
+    widened = []
+    for line in link:
+        needed = room_for_rate_probe(line.asked.rate_bps, line.asked.delay_s)
+        if 0 < line.asked.queue_bytes < needed:
+            widened.append(line)
+            lab.change_link(line.number, queue_bytes=needed)
+    try:
+        yield
+    finally:
+        for line in widened:
+            lab.change_link(line.number, queue_bytes=line.asked.queue_bytes)
+
+
+_EXACT_WINDOW_S = 0.1
+"""In which a rate is measured where neither the machine nor the link makes a packet late."""
 
 
 def _rate(lab: Lab, line: _Line, share: float, rtt: float, jitter_s: float) -> float:
     """In bit/s; `share` of the delays is in force."""
-    room, route, delay_s = lab.queue_room(line.number), RouteFacts(line.asked.rate_bps, share * rtt), line.asked.delay_s
-    window_s = WINDOW_S
-    if lab.virtual and not jitter_s:
-        frames_s = _EXACT_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, line.asked.rate_bps)
-        window_s = min(window_s, max(_EXACT_WINDOW_S, frames_s))
-    if room >= _ROOM_FOR_PROBE_BYTES:
-        return wire_rate(line.ends, share * delay_s, route, room, window_s=window_s)
-    lab.change_link(line.number, queue_bytes=_ROOM_FOR_PROBE_BYTES)
-    try:
-        return wire_rate(line.ends, share * delay_s, route, _ROOM_FOR_PROBE_BYTES, window_s=window_s)
-    finally:
-        lab.change_link(line.number, queue_bytes=room)
+    one, window_s = line.asked, _EXACT_WINDOW_S if lab.virtual and not jitter_s else WINDOW_S
+    room = lab.queue_room(line.number)
+    if one.queue_bytes:
+        room = max(room, room_for_rate_probe(one.rate_bps, one.delay_s))  # as `_roomy` has it
+    return wire_rate(line.ends, share * one.delay_s, RouteFacts(one.rate_bps, share * rtt), room, window_s=window_s)
 
 
 def _notes_on_card(lab: Lab, index: int, measured: MeasuredDirection) -> list[str]:

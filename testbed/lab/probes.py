@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from testbed.errors import RunFailed
 from testbed.lab.container import Container
-from testbed.lab.echoes import Echoes, exchange
+from testbed.lab.echoes import SO_TIMESTAMPNS, TIMESPEC_BYTES, Echoes, arrival_ns, exchange
 from testbed.lab.loss import LossCount, packets_to_send
 from testbed.lab.namespaces import inside
-from testbed.lab.sizing import RouteFacts, rate_probe_bytes
+from testbed.lab.sizing import SMALLEST_QUEUE, RouteFacts, rate_probe_bytes
 from testbed.plan.framing import ETHERNET_HEADER, MSS, MTU
 
 _PING_PAYLOAD_BYTES = 56
@@ -225,6 +225,13 @@ def losses(ends: Ends, delay_s: float, rate_bps: float, loss: float) -> LossCoun
     return LossCount(count, count - arrived)
 
 
+class _Read(NamedTuple):
+    """Bytes that were read, and when the last of them came, in seconds of the steady clock."""
+
+    payload_bytes: int
+    came_s: float
+
+
 class _Flow:
     """A TCP connection between two sockets of this process, the sender at most `window` bytes ahead of the receiver.
 
@@ -254,6 +261,8 @@ class _Flow:
         self._poll.register(receiver, select.POLLIN)
         for end in (sender, receiver):
             end.setblocking(False)
+        # whenever it is read: between two arrivals packets are whole
+        receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def __enter__(self) -> _Flow:
         return self
@@ -274,8 +283,8 @@ class _Flow:
         """From now on, wake up for whole blocks only."""
         self._receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, self._block)
 
-    def receive(self) -> int:
-        """Bytes that arrived now, after sending what may be sent meanwhile.
+    def receive(self) -> _Read:
+        """What has arrived by now, after sending what may be sent meanwhile.
 
         Raises RunFailed when nothing arrives for `patience_s` or the connection is closed.
         """
@@ -298,12 +307,13 @@ class _Flow:
                 return False
         return True
 
-    def _read(self) -> int:
-        got = self._receiver.recv_into(self._buffer, 0, socket.MSG_TRUNC)
+    def _read(self) -> _Read:
+        room = socket.CMSG_SPACE(TIMESPEC_BYTES)
+        got, control, _, _ = self._receiver.recvmsg_into([self._buffer], room, socket.MSG_TRUNC)
         if not got:
             raise RunFailed("rate probe: the connection was closed")
         self._ahead -= got
-        return got
+        return _Read(got, arrival_ns(control) / 1e9)
 
     def _drain(self) -> None:
         """Send no more, and read to the last byte; wait for the last acknowledgement.
@@ -341,6 +351,15 @@ def give_room(end: socket.socket, option: int, room_bytes: int) -> None:
             end.setsockopt(socket.SOL_SOCKET, option, room_bytes)
 
 
+def room_for_rate_probe(rate_bps: float, delay_s: float) -> float:
+    """Bytes of a queue that a rate probe never overfills, nor acknowledgements of one that goes the other way.
+
+    Through a few frames TCP cannot keep a link busy; and where more is under way than a queue holds, bursts of what
+    waited for room in TCP's windows overflow it, however they are paced.
+    """
+    return max(SMALLEST_QUEUE, 2 * rate_bps * (delay_s + _WAITING_S) / 8)
+
+
 def wire_rate(
     ends: Ends, delay_s: float, route: RouteFacts, queue_bytes: float, *, window_s: float = WINDOW_S
 ) -> float:
@@ -354,11 +373,11 @@ def wire_rate(
     rate_bps, rtt_s = route
     waiting = max(2 * MTU, min(queue_bytes / 2, rate_bps * _WAITING_S / 8))
     window = int(rate_bps * delay_s / 8 + waiting)
-    block = int(max(MSS, min(waiting / 4, rate_bps * _BLOCK_S / 8)))
+    block = MSS * max(1, int(min(waiting / 4, rate_bps * _BLOCK_S / 8) / MSS))  # whole segments: each is a full frame
     windows = max(0.0, math.log2((route.bdp_bytes + waiting) / _FIRST_WINDOW_BYTES)) * rtt_s
     settle = 2 * rtt_s + windows + waiting * 8 / rate_bps / (_PACING - 1) * 0.2 + 0.02
     measure = max(window_s, _FEWEST_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
-    patience = 4 * rtt_s + 5
+    patience = 4 * rtt_s + 5 + 4 * serialisation_s(MTU + ETHERNET_HEADER, rate_bps)
     buffers = min(_LARGEST_BUFFER, int(4 * window + 2 * rate_probe_bytes(route)) + (1 << 20))
     paced = window > min(queue_bytes / 2, _BURST_BYTES)
     # Until the first byte arrives nothing but the pace keeps the route from overfilling.
@@ -391,18 +410,13 @@ def wire_rate(
 def _steady(flow: _Flow, settle: float, measure: float) -> tuple[int, float]:
     """(bytes, seconds) between two arrivals: the first after `settle` seconds of data, and one `measure` later."""
     settled = time.monotonic() + settle
-    while (begin := _next(flow)[1]) < settled:
+    while (begin := flow.receive().came_s) < settled:
         pass
     payload, now = 0, begin
     while now - begin < measure:
-        got, now = _next(flow)
+        got, now = flow.receive()
         payload += got
     return payload, now - begin
-
-
-def _next(flow: _Flow) -> tuple[int, float]:
-    got = flow.receive()
-    return got, time.monotonic()
 
 
 def _pace(sender: socket.socket, rate_bps: float) -> None:

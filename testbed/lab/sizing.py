@@ -9,7 +9,8 @@ from typing import NamedTuple
 from testbed.plan.framing import ACK_BYTES, MSS, MTU
 from testbed.spec.topology import Direction
 
-_SMALLEST_QUEUE = 64 * 2**20
+SMALLEST_QUEUE = 64 * 2**20
+"""Bytes of room where a file does not say."""
 _LARGEST_WINDOW = 2**30
 """TCP's own."""
 _RATE_PROBE_S, _RATE_PROBE_ROUND_TRIPS, _RATE_PROBE_PACKETS = 0.6, 12, 100
@@ -74,7 +75,7 @@ def queue_room(direction: Direction, rtt_s: float, nodes: int, largest_burst_byt
     if direction.queue_bytes > 0:
         return direction.queue_bytes
     bdp = RouteFacts(direction.rate_bps, rtt_s).bdp_bytes
-    return max(_SMALLEST_QUEUE, nodes * (2 * bdp + 2 * largest_burst_bytes))
+    return max(SMALLEST_QUEUE, nodes * (2 * bdp + 2 * largest_burst_bytes))
 
 
 def netem_limit(direction: Direction, queue_bytes: float) -> int:
