@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from testbed import extras
 from testbed.cli import options
 from testbed.cli.run import Request, named_place, show_ended, show_finished
 from testbed.errors import BadInput, ExitCode, RunFailed
+from testbed.failure import failed
 from testbed.lab.host_settings import HostPriority
 
 if TYPE_CHECKING:
@@ -44,19 +46,27 @@ def wan(
     from testbed.planning import file
     from testbed.results.destination import require_place
     from testbed.wan import torchrun_environment
+    from testbed.wan.real_networks import require_suitable
 
     place = torchrun_environment.of_environment(os.environ)
     extras.require("train")
     directory, leads, found, trouble = out or named_place(plan.stem), place.rank == 0, None, ""
-    try:  # rank 0 says what is wrong anywhere, to all
+    said: int | None = None
+    try:  # whoever finds something wrong says so, and has all others hear of it
         found = file.read(plan)
+        require_suitable(found, place.world_size)
         if leads:
             require_place(directory, overwrite=overwrite)
     except BadInput as error:
         trouble = str(error)
-    from testbed.wan.wan_session import follow, rank_of  # now: it imports torch
+        said = failed(BadInput(f"rank {place.rank} ({socket.gethostname()}): {error}"))
+    from testbed.wan.wan_session import follow, rank_of, tell_others  # now: it imports torch
 
     mine = rank_of(place, found, interface, trouble)
+    if mine.introduction.trouble:
+        code = failed(mine.introduction.refusal()) if said is None else said
+        tell_others(mine)
+        raise typer.Exit(code)
     if not leads:
         follow(mine)
         return

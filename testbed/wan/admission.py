@@ -57,6 +57,10 @@ class Introduction:
     trouble: str = ""
     """Why it cannot take part."""
 
+    def refusal(self) -> BadInput:
+        """What there is to say of its trouble."""
+        return BadInput(f"rank {self.rank} ({self.host}): {self.trouble}")
+
 
 @dataclass(frozen=True)
 class RankConnections:
@@ -73,13 +77,22 @@ def introduce(store: Any, mine: Introduction) -> None:
 
 
 def introductions(store: Any, world_size: int) -> list[Introduction]:
-    """Of all ranks, in order, once they have come. Raises RunFailed naming those that have not in time."""
-    until, missing = time.monotonic() + COME_S, list(range(world_size))
-    while missing := [rank for rank in missing if not store.check([f"rank/{rank}"])]:
+    """Of all ranks, in order, once they have come. Raises RunFailed naming those that have not in time, and BadInput as
+    soon as one is in trouble: the others may never come.
+    """
+    until, come = time.monotonic() + COME_S, dict[int, Introduction]()
+    while True:
+        missing = [rank for rank in range(world_size) if rank not in come]
+        for rank in (rank for rank in missing if store.check([f"rank/{rank}"])):
+            come[rank] = Introduction(**json.loads(store.get(f"rank/{rank}")))
+            if come[rank].trouble:
+                raise come[rank].refusal()
+        if len(come) == world_size:
+            return [come[rank] for rank in range(world_size)]
         if time.monotonic() > until:
-            raise RunFailed(f"rank {listed(missing)} did not come within {COME_S:g} s")
+            still = listed([rank for rank in missing if rank not in come])
+            raise RunFailed(f"rank {still} did not come within {COME_S:g} s")
         time.sleep(_LOOK_S)
-    return [Introduction(**json.loads(store.get(f"rank/{rank}"))) for rank in range(world_size)]
 
 
 def require_alike(come: Sequence[Introduction]) -> None:
@@ -87,12 +100,11 @@ def require_alike(come: Sequence[Introduction]) -> None:
     first = come[0]
     for one in come:
         if one.trouble:
-            raise BadInput(f"rank {one.rank} ({one.host}): {one.trouble}")
+            raise one.refusal()
     for one in come:
         where = f"rank {one.rank} ({one.host})"
         if one.n_ranks != len(come):
-            expected = f"{one.n_ranks}, a process for every rank of the plan"
-            raise BadInput.of("environment", "WORLD_SIZE", len(come), expected)
+            raise of_another_size(len(come), one.n_ranks)
         for name, field in (("testbed", "version"), ("torch", "torch"), ("plan.json", "plan")):
             found, wanted = getattr(one, field), getattr(first, field)
             if found != wanted:
@@ -101,6 +113,11 @@ def require_alike(come: Sequence[Introduction]) -> None:
         if len({each.machine for each in come}) > 1 and ip_address(one.address).is_loopback:
             expected = "one that other machines reach: MASTER_ADDR by number, or --interface NAME"
             raise BadInput.of(where, "address", one.address, expected)
+
+
+def of_another_size(world_size: int, n_ranks: int) -> BadInput:
+    """The error where there are not as many processes as the plan has ranks."""
+    return BadInput.of("environment", "WORLD_SIZE", world_size, f"{n_ranks}, a process for every rank of the plan")
 
 
 def refuse(store: Any, world_size: int, error: BaseException, code: int) -> None:
@@ -120,6 +137,15 @@ class Invitation:
     key: str = ""
     error: str = ""
     code: int = 0
+
+
+def give_up(store: Any, world_size: int, mine: Introduction) -> None:
+    """Have the others hear of the trouble that this rank is in, whatever they are waiting for."""
+    store.add("heard", 1)
+    if mine.rank:
+        introduce(store, mine)
+    else:
+        refuse(store, world_size, mine.refusal(), BadInput.exit_code)
 
 
 def answer(store: Any) -> Invitation:

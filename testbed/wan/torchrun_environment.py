@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from testbed.train.peer_store import TCP
 _SIOCGIFADDR = 0x8915
 _LONGEST_NAME = 15
 """Characters of an interface's name."""
+_LOOK_S = 0.2
 
 
 class TorchrunEnvironment(NamedTuple):
@@ -55,6 +57,16 @@ def of_environment(variables: Mapping[str, str]) -> TorchrunEnvironment:
     run_id, restart = (variables.get(f"TORCHELASTIC_{name}", "0") for name in ("RUN_ID", "RESTART_COUNT"))
     has_store = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return TorchrunEnvironment(rank, world_size, host, port, run_id, restart, has_store)
+
+
+def answers(host: str, port: int, within_s: float) -> bool:
+    """Whether somebody listens there, now or soon: torch's store shows where it is in the code when nobody does."""
+    until = time.monotonic() + within_s
+    while (left_s := until - time.monotonic()) > 0:
+        with suppress(OSError), socket.create_connection((host, port), timeout=left_s):
+            return True
+        time.sleep(_LOOK_S)
+    return False
 
 
 def _number(variables: Mapping[str, str], name: str) -> int:

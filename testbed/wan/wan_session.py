@@ -8,8 +8,8 @@ import signal
 import socket
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +20,6 @@ from testbed.lab.namespaces import die_with_parent
 from testbed.plan.plan import Plan
 from testbed.planning import file, left_out
 from testbed.planning.prediction import ranges_of_plan
-from testbed.planning.resolve import require_trainable, with_clock
 from testbed.progress import Reporter
 from testbed.results.directory import ResultsWriter
 from testbed.results.provenance import environment
@@ -39,6 +38,7 @@ from testbed.wan import admission, torchrun_environment
 from testbed.wan.admission import Introduction
 from testbed.wan.believed_paths import as_documents, hints, measure_paths
 from testbed.wan.rank_keeper import EndedByTorchrun, RankKeeper
+from testbed.wan.real_networks import require_a_real_network
 from testbed.wan.remote_workers import Keepers, RemoteWorkers
 from testbed.wan.torchrun_environment import TorchrunEnvironment
 from testbed.wan.wan_accounts import GivenRoutes, WanAccounts
@@ -47,6 +47,9 @@ FIRST_EXCHANGES = 20
 """Words there and back with every machine before anything is timed."""
 
 STOP_S = 30.0
+
+_TELL_S = 10.0
+"""So long a rank that cannot take part looks for the others."""
 
 SHAPER = "no emulation"
 
@@ -86,25 +89,15 @@ def rank_of(place: TorchrunEnvironment, plan: Plan | None, interface: str | None
     return WanRank(place, mine)
 
 
-def require_a_real_network(plan: Plan) -> Plan:
-    """The plan on the clock of the machines. Raises BadInput where it asks for what only a lab can do."""
-    if plan.background:
-        raise BadInput.of(file.NAME, "background", f"{len(plan.background)}", "none: a real network has its own")
-    if plan.events:
-        raise BadInput.of(file.NAME, "events", f"{len(plan.events)}", "none: nothing changes a real network at will")
-    if plan.network.limits:
-        nodes = ", ".join(limit.node for limit in plan.network.limits)
-        raise BadInput.of(file.NAME, "network.limits", nodes, "none: a machine of its own is nobody's to limit")
-    if plan.recovery is not None:
-        expected = "none: no worker on machines of their own is ended, and started anew"
-        asked = "checkpoints" if plan.recovery.checkpoints is not None else "elastic"
-        raise BadInput.of(file.NAME, "recovery", asked, expected)
-    plan = with_clock(plan, replace(plan.clock, name="real"))
-    require_trainable(plan)
-    if plan.rounds == "free":
-        expected = "together: on machines of their own ranks hear late of what they are told"
-        raise BadInput.of(plan.network.name, "rounds", plan.rounds, expected)
-    return plan
+def tell_others(mine: WanRank) -> None:
+    """What the trouble of this rank is, if they come soon: it does not wait for them."""
+    place = mine.environment
+    opens = place.rank == 0 and not place.has_store
+    if not opens and not torchrun_environment.answers(place.host, place.port, _TELL_S):
+        return
+    with suppress(RuntimeError):  # it has gone since
+        store = connected(place.store, opens=opens, within_s=_TELL_S)
+        admission.give_up(store, place.world_size, mine.introduction)
 
 
 def follow(mine: WanRank) -> None:

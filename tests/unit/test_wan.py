@@ -37,6 +37,7 @@ from testbed.wan.believed_paths import MeasuredPath, hints
 from testbed.wan.machine_clocks import ClockExchange, ClockOffset, ClockOffsets, between_the_worst
 from testbed.wan.path_probe import MOST_BYTES, WORDS, measure_path, serve_path
 from testbed.wan.rank_keeper import EndedByTorchrun
+from testbed.wan.real_networks import require_a_real_network
 from testbed.wan.wan_messages import PathMeasured, PathOpened
 
 ROOT = Path(__file__).parents[2]
@@ -128,8 +129,6 @@ def test_connections_of_this_process_are_counted() -> None:
     "recovery", [Recovery(Checkpoints(2, 0.1, 1.0), (Failure(1, 0.5),)), Recovery(None, (), Elastic(1.0))]
 )
 def test_a_plan_whose_workers_fail_needs_a_lab(recovery: Recovery) -> None:
-    from testbed.wan.wan_session import require_a_real_network  # imports torch
-
     plan = load_plan(ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml")
     assert require_a_real_network(plan).recovery is None
     with pytest.raises(BadInput, match=r"plan.json: recovery: got '(checkpoints|elastic)', expected none: no worker"):
@@ -138,8 +137,6 @@ def test_a_plan_whose_workers_fail_needs_a_lab(recovery: Recovery) -> None:
 
 def test_limits_of_nodes_need_a_lab() -> None:
     """They were left out without a word."""
-    from testbed.wan.wan_session import require_a_real_network  # imports torch
-
     files = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
     plan = load_plan(*files, settings=["topology.datacenters.paris.cpus=0.5"])
     with pytest.raises(BadInput, match=r"plan.json: network.limits: got 'paris/0, .*', expected none: a machine"):
@@ -176,6 +173,37 @@ def test_the_command_without_torchrun_is_bad_input(tmp_path: Path) -> None:
     done = run_testbed("wan", "plan.json", directory=tmp_path)
     assert done.returncode == ExitCode.BAD_INPUT
     assert done.stderr.startswith("error: environment: RANK: got 'nothing'")
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "world_size", "said"),
+    [
+        ((), None, 4, "plan.json: file: got 'No such file or directory'"),
+        ((), "name: no-plan", 4, "plan.json: file: got 'Expecting value"),
+        (("--event", "link paris--warsaw rate 50 % at 1"), "", 4, "plan.json: events: got '2'"),
+        ((), "", 3, "environment: WORLD_SIZE: got 3, expected 4"),
+    ],
+)
+def test_a_rank_says_what_it_finds_itself_without_waiting_for_others(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    text: str | None,
+    world_size: int,
+    said: str,
+) -> None:
+    pair = "two-dc-longhaul", "tiny-gpt-pp4", "--iterations=3", "--schedule=1f1b"
+    if text == "":
+        assert run_testbed("plan", *pair, *words, "-o", "plan.json", directory=tmp_path).returncode == ExitCode.OK
+    elif text is not None:
+        (tmp_path / "plan.json").write_text(text)
+    for name, value in (TORCHRUN | {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torchrun_environment, "answers", lambda *_: False)
+    done = run_testbed("wan", "plan.json", directory=tmp_path)
+    assert done.returncode == ExitCode.BAD_INPUT
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: rank 1 ({socket.gethostname()}): {said}"), line
 
 
 def test_this_machine_is_reached_by_the_interface_with_its_address() -> None:
@@ -262,6 +290,18 @@ def test_who_has_not_the_key_is_hung_up_and_the_others_connect() -> None:
         assert (one.keeper.recv(), one.worker.recv()) == ("keeper", "worker")
     for line in (*lines, *(line for one in found for line in (one.keeper, one.worker))):
         line.close()
+
+
+def test_nobody_waits_for_others_once_one_is_in_trouble() -> None:
+    store = KeptStore()
+    store.add = lambda key, amount: amount  # type: ignore[attr-defined]
+    store.get = store.__getitem__  # type: ignore[assignment]
+    admission.give_up(store, 3, replace(SECOND, trouble="its disk is full"))
+    with pytest.raises(BadInput, match=r"^rank 1 \(b\): its disk is full$"):
+        admission.introductions(store, 3)
+    store.add = lambda key, amount: 3  # type: ignore[attr-defined]
+    admission.give_up(store, 3, replace(FIRST, trouble="it has no plan"))
+    assert admission.answer(store) == Invitation(error="rank 0 (a): it has no plan", code=2)
 
 
 def test_a_refusal_is_what_an_answer_has() -> None:
