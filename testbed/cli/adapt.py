@@ -31,7 +31,13 @@ _Events = Annotated[
         "a rank that is slower, beside the topology's `events` (repeatable).",
     ),
 ]
-_Total = Annotated[int, typer.Option("--iterations", min=1, max=10_000, metavar="N", help="Iterations in all.")]
+LENGTH, LONGEST = 60, 10_000
+_Total = Annotated[
+    int | None,
+    typer.Option(
+        "--iterations", min=1, max=LONGEST, metavar="N", help="Iterations in all; default: those of --set, or 60."
+    ),
+]
 _Controller = Annotated[
     str, typer.Option(metavar="NAME", help="ski-rental, never or FILE.py:NAME; options as in ski-rental,dwell=5.")
 ]
@@ -58,7 +64,7 @@ def adapt(
     topology: options.TopologyFile,
     workloads: options.WorkloadFiles,
     events: _Events = None,
-    iterations: _Total = 60,
+    iterations: _Total = None,
     schedule: options.Schedules = None,
     begin: _Begin = None,
     vary: options.Vary = None,
@@ -86,14 +92,28 @@ def adapt(
     from testbed.adaptation.rehearsal_world import SlotVariation
     from testbed.cli.progress import Terminal
     from testbed.files import output
+<<<<<<< HEAD
     from testbed.planning import resolve
     from testbed.spec import load_topology
 
     chosen, several = choose(controller), len(workloads) > 1
     plan = _without_events(resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations))
+=======
+    from testbed.plan.background import rates_change
+    from testbed.planning.resolve import overrides_of
+    from testbed.spec import load_topology
+
+    chosen, several = choose(controller), len(workloads) > 1
+    # without events, which are played from one iteration to the next
+    plan = replace(_with_length(topology, workloads, settings or [], iterations), events=())
+    iterations = plan.jobs[0].workload.iterations
+    if rates_change(plan):
+        expected = "constant rates: a rehearsal has iterations that differ by --event alone"
+        raise BadInput.of(plan.network.name, "background", "rates that change", expected)
+>>>>>>> ed511bd8 (adapt takes the iterations that --set says: it rehearsed 60, without a word)
     asked = _Asked(schedule or (), begin, vary or (), chosen, swap_cost)
     subject = (_several if several else _one)(plan, asked)
-    in_topology = load_topology(topology, resolve.overrides_of(settings or [])[1]).events
+    in_topology = load_topology(topology, overrides_of(settings or [])[1]).events
     changes = _changes(plan, {str(topology): in_topology, "--event": events or ()}, iterations)
     drawn, warnings = SlotVariation(slot_noise / 100, seed), _of_slots(plan)
     with Terminal(quiet=quiet).step("rehearsing", iterations) as step:
@@ -115,6 +135,7 @@ def adapt(
         console.print(f"drawn in {picture}", highlight=False, soft_wrap=True)
 
 
+<<<<<<< HEAD
 def _without_events(plan: Plan) -> Plan:
     """The same: events are played from one iteration to the next. Raises BadInput for rates that change within one."""
     from testbed.plan.background import rates_change
@@ -123,6 +144,17 @@ def _without_events(plan: Plan) -> Plan:
     if rates_change(plan):
         expected = "constant rates: a rehearsal has iterations that differ by --event alone"
         raise BadInput.of(plan.network.name, "background", "rates that change", expected)
+=======
+def _with_length(topology: Path, workloads: Sequence[Path], settings: Sequence[str], iterations: int | None) -> Plan:
+    """The plan of as many iterations as are asked for; those of a workload's file are of a run. Raises BadInput."""
+    from testbed.planning import resolve
+
+    if iterations is None and "iterations" not in resolve.overrides_of(settings)[0]:
+        iterations = LENGTH
+    plan = resolve.load_plan(topology, *workloads, settings=settings, iterations=iterations)
+    length = plan.jobs[0].workload.iterations
+    require(length <= LONGEST, "--set", "iterations", length, f"at most {LONGEST:,}")
+>>>>>>> ed511bd8 (adapt takes the iterations that --set says: it rehearsed 60, without a word)
     return plan
 
 

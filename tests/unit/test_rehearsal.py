@@ -559,3 +559,25 @@ def test_the_planned_belief_is_that_of_the_plan(plain: AdaptableJob) -> None:
     belief = planned_belief(plain)
     assert belief.paths[crossed("paris", "warsaw", 0)].delay_s.value == 0.0102
     assert belief.slots[3, Kind.B].value == pytest.approx(0.04)
+
+
+@pytest.mark.parametrize(
+    ("words", "length"),
+    [
+        ((), 60),
+        (("--set", "iterations=6"), 6),
+        (("--iterations", "5"), 5),
+        (("--iterations=5", "--set=iterations=6"), 5),
+    ],
+)
+def test_as_many_iterations_are_rehearsed_as_are_asked_for(tmp_path: Path, words: tuple[str, ...], length: int) -> None:
+    """`--set iterations=6` was left out without a word."""
+    files = str(LONGHAUL), str(PP4), "--schedule", "1f1b", "--picture", str(tmp_path / "adapt.svg")
+    event = "--event", "link paris--warsaw delay x2 at 3"
+    done = CliRunner().invoke(app, ["adapt", *files, *event, *words, "--json", "-q"])
+    assert len(json.loads(done.output)["iterations"]) == length
+
+
+def test_no_more_iterations_are_rehearsed_than_by_its_option() -> None:
+    done = CliRunner().invoke(app, ["adapt", str(LONGHAUL), str(PP4), "--set", "iterations=10001"])
+    assert "--set: iterations: got 10001, expected at most 10,000" in str(done.exception)
