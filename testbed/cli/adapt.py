@@ -92,25 +92,12 @@ def adapt(
     from testbed.adaptation.rehearsal_world import SlotVariation
     from testbed.cli.progress import Terminal
     from testbed.files import output
-<<<<<<< HEAD
-    from testbed.planning import resolve
-    from testbed.spec import load_topology
-
-    chosen, several = choose(controller), len(workloads) > 1
-    plan = _without_events(resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations))
-=======
-    from testbed.plan.background import rates_change
     from testbed.planning.resolve import overrides_of
     from testbed.spec import load_topology
 
     chosen, several = choose(controller), len(workloads) > 1
-    # without events, which are played from one iteration to the next
-    plan = replace(_with_length(topology, workloads, settings or [], iterations), events=())
+    plan = _without_events(_with_length(topology, workloads, settings or [], iterations))
     iterations = plan.jobs[0].workload.iterations
-    if rates_change(plan):
-        expected = "constant rates: a rehearsal has iterations that differ by --event alone"
-        raise BadInput.of(plan.network.name, "background", "rates that change", expected)
->>>>>>> ed511bd8 (adapt takes the iterations that --set says: it rehearsed 60, without a word)
     asked = _Asked(schedule or (), begin, vary or (), chosen, swap_cost)
     subject = (_several if several else _one)(plan, asked)
     in_topology = load_topology(topology, overrides_of(settings or [])[1]).events
@@ -135,7 +122,6 @@ def adapt(
         console.print(f"drawn in {picture}", highlight=False, soft_wrap=True)
 
 
-<<<<<<< HEAD
 def _without_events(plan: Plan) -> Plan:
     """The same: events are played from one iteration to the next. Raises BadInput for rates that change within one."""
     from testbed.plan.background import rates_change
@@ -144,7 +130,9 @@ def _without_events(plan: Plan) -> Plan:
     if rates_change(plan):
         expected = "constant rates: a rehearsal has iterations that differ by --event alone"
         raise BadInput.of(plan.network.name, "background", "rates that change", expected)
-=======
+    return plan
+
+
 def _with_length(topology: Path, workloads: Sequence[Path], settings: Sequence[str], iterations: int | None) -> Plan:
     """The plan of as many iterations as are asked for; those of a workload's file are of a run. Raises BadInput."""
     from testbed.planning import resolve
@@ -154,7 +142,6 @@ def _with_length(topology: Path, workloads: Sequence[Path], settings: Sequence[s
     plan = resolve.load_plan(topology, *workloads, settings=settings, iterations=iterations)
     length = plan.jobs[0].workload.iterations
     require(length <= LONGEST, "--set", "iterations", length, f"at most {LONGEST:,}")
->>>>>>> ed511bd8 (adapt takes the iterations that --set says: it rehearsed 60, without a word)
     return plan
 
 
