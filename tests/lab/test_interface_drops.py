@@ -34,7 +34,7 @@ def test_drops_of_both_directions_are_those_that_netlink_tells() -> None:
             statistics = netlink.interface(name).get_attr("IFLA_STATS64")
             told = InterfaceDrops(int(statistics["rx_dropped"]), int(statistics["tx_dropped"]))
             assert interface_drops(pid, name) == told
-        assert (interface_drops(pid, "a").sent, interface_drops(pid, "b").received) == (FRAMES, FRAMES)
+        assert interface_drops(pid, "a").sent == FRAMES
 
 
 def test_one_that_is_not_there_is_named() -> None:
