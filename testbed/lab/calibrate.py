@@ -172,8 +172,8 @@ def _measure_with_patience(
     counted: Sequence[LinkCounters],
     progress: Callable[[str], None] | None,
 ) -> tuple[list[LinkCheck], Sequence[LinkCounters]]:
-    """A link measured until it is as asked, up to ATTEMPTS times, and what is counted of all links then; `counted` is
-    that of before.
+    """A link measured until it is as asked, up to ATTEMPTS times, and what all links have counted by then; `counted` is
+    what they had counted before.
     """
     last = list(earlier)
     for attempt in range(ATTEMPTS):
@@ -201,8 +201,9 @@ def _measure_with_patience(
 def _measure_link(
     lab: Lab, link: Sequence[_Line], before: Sequence[LinkCounters]
 ) -> tuple[list[LinkCheck], Sequence[LinkCounters]]:
-    """Round trips and one-way delays first, then rates, direction by direction; and what is counted of all links behind
-    it. `before` is that of before.
+    """Round trips and one-way delays first, then rates, direction by direction; and what all links have counted then.
+
+    `before` is what they had counted before.
     """
     asked = [line.asked for line in link]
     rtt = _rtt_s(link)

@@ -92,10 +92,6 @@ class Netlink:
             raise RunFailed(f"{self._where}: {interface} does not say whether it carries: {error}") from error
         return bool(asked[1])
 
-    def interface(self, name: str) -> Any:
-        """The decoded link message of an interface, with its statistics."""
-        return self.ask("link", "get", index=self.index(name))[0]
-
 
 class KeptConnections:
     """Connections to the kernel about the networks of processes: to make one takes as long as two requests."""

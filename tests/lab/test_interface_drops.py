@@ -31,7 +31,7 @@ def test_drops_of_both_directions_are_those_that_netlink_tells() -> None:
                     sender.send(bytes(12) + b"\x08\x00" + bytes(500))
         pid = os.getpid()
         for name in ("a", "b", "lo"):
-            statistics = netlink.interface(name).get_attr("IFLA_STATS64")
+            statistics = netlink.ask("link", "get", index=netlink.index(name))[0].get_attr("IFLA_STATS64")
             told = InterfaceDrops(int(statistics["rx_dropped"]), int(statistics["tx_dropped"]))
             assert interface_drops(pid, name) == told
         assert interface_drops(pid, "a").sent == FRAMES

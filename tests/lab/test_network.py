@@ -41,7 +41,7 @@ def triangle_facts() -> dict[str, Any]:
             neighbours = [
                 [m.get_attr("NDA_DST"), m["state"]] for m in netlink.ask("get_neighbours", family=socket.AF_INET)
             ]
-            link = netlink.interface("lan0")
+            link = netlink.ask("link", "get", index=netlink.index("lan0"))[0]
         with Netlink(lab.routers["a"].pid, "a") as netlink:
             router_routes = {
                 m.get_attr("RTA_DST"): m.get_attr("RTA_GATEWAY")

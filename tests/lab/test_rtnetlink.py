@@ -77,7 +77,7 @@ def test_an_index_is_that_of_the_sockets_own_network_now() -> None:
         netlink = Netlink(None, "there")
         netlink.ask("link", "add", ifname="fifteen-letters", kind="veth", peer={"ifname": "b"})
         first = netlink.index("fifteen-letters")
-        assert netlink.interface("fifteen-letters")["index"] == first
+        assert netlink.ask("link", "get", index=netlink.index("fifteen-letters"))[0]["index"] == first
         netlink.ask("link", "del", index=first)
         with pytest.raises(RunFailed, match=r"there: no interface fifteen-letters: .*No such device"):
             netlink.index("fifteen-letters")
