@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ from testbed.train import protocol
 from testbed.train.connected_workers import ConnectedWorkers
 from testbed.wan.admission import RankConnections
 from testbed.wan.machine_clocks import OURS, ClockExchange, ClockOffset, ClockOffsets, between_the_worst
+from testbed.wan.rank_keeper import EndedByTorchrun
 from testbed.wan.wan_messages import Release, RemoteEnd, TellTime, TimeTold, Trouble
 
 ANSWER_S = 30.0
@@ -153,8 +155,11 @@ class Keepers:
 
 def wait_for_torchrun(gone: int) -> None:
     """The keeper of a rank is gone. That of rank 0 is on this machine: where torchrun has ended it, this process comes
-    next, and that has to be said. Its handler of SIGTERM raises EndedByTorchrun meanwhile."""
+    next, and that has to be said. Its handler of SIGTERM raises EndedByTorchrun meanwhile; where that has come already,
+    and whoever was interrupted is putting things in order, SIGTERM is ignored, and this raises it again."""
     if gone == 0:
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+            raise EndedByTorchrun(0)
         time.sleep(_TORCHRUN_S)
 
 

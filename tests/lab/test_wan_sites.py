@@ -205,7 +205,7 @@ def test_the_end_of_rank_0_ends_all(tmp_path: Path, how: signal.Signals, what: s
         assert not scratch & kept_by_keepers()
     assert exit_codes(told[1]) == [ExitCode.RUN_FAILED], told
     (line,) = errors(told[1])
-    assert line.startswith(what)
+    assert line.startswith(what), told
 
 
 def refused(directory: Path, plans: Sequence[str]) -> list[str]:

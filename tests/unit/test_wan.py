@@ -31,7 +31,7 @@ from testbed.spec import load_topology
 from testbed.thresholds import CLOCK_PACE, CLOCK_SHARE
 from testbed.train import received
 from testbed.train.connections import segments_sent_again
-from testbed.wan import admission, torchrun_environment, wan_session
+from testbed.wan import admission, remote_workers, torchrun_environment, wan_session
 from testbed.wan.admission import Introduction, Invitation
 from testbed.wan.believed_paths import MeasuredPath, hints
 from testbed.wan.machine_clocks import ClockExchange, ClockOffset, ClockOffsets, between_the_worst
@@ -382,6 +382,18 @@ def blocks(page: str) -> list[str]:
 
 def test_every_key_of_a_path_is_documented() -> None:
     assert {field.name for field in fields(MeasuredPath)} == documented("wan.json: an entry of `paths`")
+
+
+def test_who_puts_things_in_order_behind_torchruns_word_does_not_wait_for_it_again() -> None:
+    """Then the keeper of rank 0 is found to be gone, which it is because torchrun ended it, and nothing else is said."""
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(EndedByTorchrun):
+        wan_session._ended_by_torchrun()
+    try:
+        with pytest.raises(EndedByTorchrun, match="torchrun has ended rank 0"):
+            remote_workers.wait_for_torchrun(0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_the_end_by_torchrun_is_taken_for_no_bad_message(monkeypatch: pytest.MonkeyPatch) -> None:
