@@ -385,7 +385,7 @@ def test_every_key_of_a_path_is_documented() -> None:
 
 
 def test_who_puts_things_in_order_behind_torchruns_word_does_not_wait_for_it_again() -> None:
-    """Then the keeper of rank 0 is found to be gone, which it is because torchrun ended it, and nothing else is said."""
+    """Where the keeper of rank 0 is gone then, that is because torchrun ended it: nothing else is said."""
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(EndedByTorchrun):
         wan_session._ended_by_torchrun()
