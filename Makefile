@@ -67,4 +67,4 @@ $(COMPILED): $(READY) $(wildcard testbed/model/*.py testbed/search/*.py testbed/
 	@touch $@
 
 clean:
-	rm -rf $(VENV) site .cache .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) site .cache .pytest_cache .ruff_cache
