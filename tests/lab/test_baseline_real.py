@@ -20,7 +20,7 @@ SMALL = (
     *("--set", f"topology.links=[{LINK}]", "--set", "message=100 kB", "--set", "schedules=[zb-h1]"),
     *("--set", "microbatches=4", "--set", "model.layers=4", "--iterations", "3"),
     *("--set=model.d_model=16", "--set=model.sequence=16"),
-    *("--set", "pacing={F: 40 ms, I: 40 ms, W: 40 ms}", "--set", "warmup=1"),
+    *("--set", "pacing={F: 15 ms, I: 15 ms, W: 15 ms}", "--set", "warmup=1"),
 )
 DEADLINE_S = 240
 

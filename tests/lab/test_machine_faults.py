@@ -162,7 +162,9 @@ iterations: 1
 warmup: 1
 schedules: [gpipe, 1f1b]
 """
-"""GPipe has 16 microbatches in flight, which hold 512 MiB on each rank; 1F1B has two at most, 64 MiB."""
+"""GPipe has 16 microbatches in flight, which hold 512 MiB on each rank; 1F1B has two at most, 64 MiB.
+
+Beside that a worker has 120 MiB, and up to 260 MiB that its allocator keeps: 440 MiB were seen with 1F1B."""
 
 
 def groups() -> set[Path]:
@@ -179,11 +181,11 @@ def memory_groups() -> None:
 @pytest.mark.usefixtures("memory_groups")
 def test_a_schedule_that_needs_more_memory_than_a_node_has_ends_and_the_next_one_is_trained(tmp_path: Path) -> None:
     words = command(tmp_path, "--out", "out")
-    (tmp_path / "pair.yaml").write_text(TOPOLOGY.replace("east: {nodes: 1}", "east: {nodes: 1, memory: 450 MiB}"))
-    (tmp_path / "two.yaml").write_text(HUNGRY.replace("microbatches: 16", "microbatches: 12"))  # 384 MiB are too many
+    (tmp_path / "pair.yaml").write_text(TOPOLOGY.replace("east: {nodes: 1}", "east: {nodes: 1, memory: 560 MiB}"))
+    (tmp_path / "two.yaml").write_text(HUNGRY.replace("60 ms", "40 ms"))
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode in (ExitCode.OK, ExitCode.UNTRUSTED), done.stderr
-    why = "east/0 needs more than its 450 MiB of memory"
+    why = "east/0 needs more than its 560 MiB of memory"
     assert f"gpipe ended: {why}" in done.stderr
     document = json.loads((tmp_path / "out/comparison.json").read_text())
     assert document["ended"] == {"gpipe": why}
