@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import resource
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -25,6 +26,8 @@ from harness.record import Claim, Topic, finish
 
 JOB = ("two-dc-longhaul", "tiny-gpt-pp4")
 SHORT = ("--iterations", "5", "--set", "warmup=1")
+TIMES = {"light": 7, "light-cell": 7}
+"""How often a part is taken that is short beside what a machine does otherwise; the median of them counts."""
 ASKED_S = {"light": 6.0, "light-cell": 1.5, "64": 20.0}
 """Of demo and cell as they are nothing is asked: they are what the light ones are held against."""
 
@@ -123,11 +126,16 @@ def main() -> int:
                 Claim("16 stages, --light", f">= {LEAST_TIMES:g} times real time", got, found >= LEAST_TIMES, found, "")
             )
         for name in [part for part in arguments.parts if part != "speed"]:
-            seconds, asked = part(name, place), ASKED_S.get(name)
-            print(f"{name}: {seconds:.1f} s of CPU", file=sys.stderr, flush=True)
+            again = [place / str(number) for number in range(1, TIMES.get(name, 1))]
+            times, asked = sorted(part(name, each) for each in (place, *again)), ASKED_S.get(name)
+            seconds = statistics.median(times)
+            got = f"{seconds:.1f} s"
+            if len(times) > 1:
+                got += f" ({times[0]:.1f} to {times[-1]:.1f} s, median of {len(times)})"
+            print(f"{name}: {got} of CPU", file=sys.stderr, flush=True)
             fine = asked is None or seconds <= asked
             wanted = "measured" if asked is None else f"<= {asked:g} s"
-            claims.append(Claim(WORDS.get(name, f"{name} stages"), wanted, f"{seconds:.1f} s", fine, seconds, "s"))
+            claims.append(Claim(WORDS.get(name, f"{name} stages"), wanted, got, fine, seconds, "s"))
         if {"demo", "light"} <= set(arguments.parts):
             full, light = medians(place / "demo"), medians(place / "light")
             apart_s = max((abs(light[label] - full[label]) for label in full.keys() & light.keys()), default=1.0)
