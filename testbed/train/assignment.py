@@ -83,6 +83,14 @@ class TimedSchedule:
     slower: tuple[SlowerRank, ...] = ()
     """Where slots are drawn, ranks that become slower while they train."""
 
+    def of(self, pipeline_rank: int) -> TimedSchedule:
+        """The same without the rows of all other ranks: where there are many, all of them for each are slow to send."""
+        rows, slots = self.schedule.rows, self.durations_s
+        mine = tuple(row if rank == pipeline_rank else () for rank, row in enumerate(rows))
+        if slots is not None:
+            slots = tuple(each if rank == pipeline_rank else () for rank, each in enumerate(slots))
+        return replace(self, schedule=replace(self.schedule, rows=mine), durations_s=slots)
+
     def renamed(self, name: str) -> TimedSchedule:
         """The same under another name."""
         return replace(self, schedule=self.schedule.renamed(name))
@@ -114,6 +122,10 @@ class TrainingTask:
     receive_buffers: tuple[Numbers, ...] = ()
     """Per pipeline rank (pipeline/receive_buffers.py); empty: every message has a buffer of its own, which is right for
     whatever schedule takes this one's place."""
+
+    def of(self, rank: int) -> TrainingTask:
+        """What a rank is given of it: of the schedule, its own row."""
+        return replace(self, begins_with=self.begins_with.of(self.mesh.coordinates(rank).pipeline_rank))
 
     def site(self, rank: int) -> str:
         """The datacenter of a rank."""

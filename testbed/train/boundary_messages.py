@@ -15,7 +15,7 @@ import torch
 from testbed.pipeline.depend import Message
 from testbed.pipeline.receive_buffers import Numbers
 from testbed.spec.workload import Workload
-from testbed.train.buffers import Buffers, overlapping
+from testbed.train.buffers import KeptBuffers, overlapping
 from testbed.train.pacing import now_s
 from testbed.train.streams import Pending
 from testbed.train.training_state import TrainingState
@@ -32,9 +32,10 @@ class BoundaryMessages:
         incoming: Sequence[Message],
         outgoing: Sequence[Message],
         numbers: Numbers,
+        kept: KeptBuffers,
     ) -> None:
         """`workload` is the state's, with the microbatches that there are now; `numbers` are those of the buffers that
-        incoming messages are received into.
+        incoming messages are received into, of those that are kept.
 
         Raises OSError when the machine has no memory for them.
         """
@@ -49,8 +50,7 @@ class BoundaryMessages:
         self.part = math.ceil(self.elements / state.task.mesh.tp)
         """Elements of a boundary tensor that each tensor rank sends."""
         count = max(numbers, default=-1) + 1
-        self._receiving = Buffers(count, padded, self.part, dtype)
-        self.received = [self._receiving.take() for _ in range(count)]
+        self.received = kept.take(count, padded, self.part, dtype)
         """All buffers that messages are received into."""
         self.to_receive = {m: self.received[number] for m, number in zip(incoming, numbers, strict=True)}
         self._sending, sent = overlapping(len(outgoing), padded, self.part, dtype)
@@ -61,7 +61,7 @@ class BoundaryMessages:
     @property
     def buffer_bytes(self) -> int:
         """Of all buffers; of those to send from the padding is counted once."""
-        return self._receiving.taken_bytes + (self._sending.taken_bytes if self.to_send else 0)
+        return len(self.received) * self.payload_bytes + (self._sending.taken_bytes if self.to_send else 0)
 
     def tag(self, message: Message, iteration: int) -> int:
         """Unique among the messages of an iteration and its neighbours."""

@@ -71,6 +71,30 @@ class Buffers:
         return torch.frombuffer(memory, dtype=self._dtype, count=self._elements)
 
 
+class KeptBuffers:
+    """Buffers of one size that stay where one training follows another: in User-Mode Linux, to lay out memory that is
+    shared takes a process longer than to train with it."""
+
+    def __init__(self) -> None:
+        self._like: tuple[int, int, torch.dtype] | None = None
+        self._memory: list[Buffers] = []
+        self._taken: list[torch.Tensor] = []
+
+    def take(self, count: int, elements: int, own_elements: int, dtype: torch.dtype) -> list[torch.Tensor]:
+        """`count` buffers, each of shape [elements], with what lies in them: those that were taken before, where they
+        suit, whose use is over, and as many more as it takes. See Buffers.
+
+        Raises OSError when the machine has no memory for them.
+        """
+        like = (elements, own_elements, dtype)
+        if self._like != like:
+            self._taken, self._memory, self._like = [], [], like
+        if (lacking := count - len(self._taken)) > 0:
+            self._memory.append(more := Buffers(lacking, *like))
+            self._taken += [more.take() for _ in range(lacking)]
+        return self._taken[:count]
+
+
 def overlapping(count: int, elements: int, own_elements: int, dtype: torch.dtype) -> tuple[Buffers, list[torch.Tensor]]:
     """Buffers to send from, and their memory, which has to be kept as long: the padding of each is what lies behind it.
 

@@ -7,6 +7,7 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pickle import UnpicklingError
 from typing import Any, NoReturn
@@ -87,6 +88,8 @@ class ConnectedWorkers(ABC):
         return None
 
     def _tell(self, rank: int, message: object) -> None:
+        if isinstance(message, protocol.Prepare):
+            message = replace(message, task=message.task.of(rank))
         self.workers[rank].send(message)
 
     def reply(self, rank: int) -> Any:

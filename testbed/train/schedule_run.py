@@ -21,6 +21,7 @@ from testbed.plan.microbatches import resized
 from testbed.plan.moved_weights import require_movable
 from testbed.train.assignment import IterationRecord, TimedSchedule
 from testbed.train.boundary_messages import BoundaryMessages
+from testbed.train.buffers import KeptBuffers
 from testbed.train.log import ActionLog, LoggedAction
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
 from testbed.train.rank_witness import Accounts
@@ -38,6 +39,8 @@ class RankProcess(NamedTuple):
     priorities: Priorities
     accounts: Accounts
     """Tell what the machine did meanwhile."""
+    buffers: KeptBuffers
+    """That messages are received into."""
 
 
 class ScheduleRun:
@@ -65,7 +68,7 @@ class ScheduleRun:
         if messages is None:
             shared = state.task.receive_buffers
             numbers = shared[state.pipeline_rank] if shared else tuple(range(len(self.incoming)))
-            messages = BoundaryMessages(state, self.workload, self.incoming, outgoing, numbers)
+            messages = BoundaryMessages(state, self.workload, self.incoming, outgoing, numbers, process.buffers)
         self.messages = messages
         self.memory = Memory(list(state.stages.values()), state.optimizer, messages.received)
         self.early = self.workload.receives == "early"
@@ -80,7 +83,7 @@ class ScheduleRun:
         """
         before, after = self.timed.schedule, timed.schedule
         require_movable(self.state.workload, before.stage_to_rank, after.stage_to_rank, after.name, "stages")
-        if self.state.task.receive_buffers and after.rows != before.rows:
+        if self.state.task.receive_buffers and after.rows[self.state.pipeline_rank] != self.row:
             raise RuntimeError(f"{after.name}: messages have their buffers by the order of actions before it")
         moves = before.stage_to_rank != after.stage_to_rank
         if not moves and before.n_microbatches == after.n_microbatches:

@@ -24,6 +24,7 @@ from testbed.lab.confinement import confine, own_files
 from testbed.lab.host_settings import become_real_time, priorities
 from testbed.lab.namespaces import attach
 from testbed.train import protocol
+from testbed.train.buffers import Buffers, KeptBuffers
 from testbed.train.connections import segments_sent_again
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
@@ -159,12 +160,12 @@ def _join(rank: int, world: protocol.WorldSpec) -> None:
     assert group is not None  # it has just been joined
     streams = Streams(group, world.streams)
     peers = [b if a == rank else a for a, b in world.neighbours if rank in (a, b)]
-    outgoing = torch.zeros(world.warmup_bytes, dtype=torch.uint8)
+    memory = Buffers(1, world.warmup_bytes, world.warmup_bytes, torch.uint8)
+    message = memory.take()  # all are sent from there, and received into it: nobody reads them
     for round_ in range(protocol.WARMUP_ROUNDS):
         tag = _WARMUP_TAG + round_
-        incoming = [torch.empty_like(outgoing) for _ in peers]
-        works = [streams.receive(buffer, peer, tag) for peer, buffer in zip(peers, incoming, strict=True)]
-        works += [streams.send(outgoing, peer, tag) for peer in peers]
+        works = [streams.receive(message, peer, tag) for peer in peers]
+        works += [streams.send(message, peer, tag) for peer in peers]
         for pending in works:
             pending.wait()
 
@@ -185,7 +186,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
     spin_s = min(longest_spin_s, needed_spin_s())
     accounts, groups = Accounts(active=world.witness), GlooGroups(world.timeout_s, _joining(world))
     at = priorities(real_time=world.real_time)
-    process = RankProcess(spin_s, at, accounts)
+    process = RankProcess(spin_s, at, accounts, KeptBuffers())
     gc.disable()  # a collection in the middle of an action would look like slow computation
     while True:
         message = launcher.recv()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import testbed.train.buffers as module
-from testbed.train.buffers import Buffers, Mappings, most_mappings
+from testbed.train.buffers import Buffers, KeptBuffers, Mappings, most_mappings
 
 
 def test_buffers_keep_what_is_their_own_and_share_the_rest() -> None:
@@ -40,6 +40,29 @@ def test_memory_goes_with_the_buffers() -> None:
     del buffers
     gc.collect()
     assert mapped() == before
+
+
+def test_kept_buffers_are_taken_again_and_grow() -> None:
+    kept = KeptBuffers()
+    before = [buffer.data_ptr() for buffer in kept.take(2, 300_000, 1_000, torch.float32)]
+    fewer, more = (kept.take(count, 300_000, 1_000, torch.float32) for count in (1, 4))
+    assert [buffer.data_ptr() for buffer in fewer] == before[:1]
+    assert [buffer.data_ptr() for buffer in more[:2]] == before
+    for number, buffer in enumerate(more):
+        buffer[:1_000] = float(number)
+    assert [buffer[999].item() for buffer in more] == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("like", [(300_001, 1_000, torch.float32), (300_000, 1_001, torch.float32)])
+def test_kept_buffers_of_another_size_are_let_go(like: tuple[int, int, torch.dtype]) -> None:
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("memfd:padding")
+
+    before, kept = mapped(), KeptBuffers()
+    kept.take(3, 300_000, 1_000, torch.float32)
+    assert [buffer.numel() for buffer in kept.take(1, *like)] == [like[0]]
+    gc.collect()
+    assert mapped() == before + 1
 
 
 def test_none_are_none() -> None:
