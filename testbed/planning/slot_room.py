@@ -50,24 +50,31 @@ def _over(found: Overrun | None) -> float:
 def _on_card(
     problem: Problem, card: LinkCost, actions: Table, messages: Table
 ) -> Iterator[tuple[tuple[Kind, int], Overrun]]:
-    """How long every action of a rank takes that has an exchange, and its slot."""
+    """How long every action of a rank takes that has an exchange, and its slot.
+
+    Every exchange waits for a trip over the cards. Who sends a summand needs the word that its receive is posted, which
+    is told when the sum before is over (model/tensor_exchange.py): where one sum follows another, that is a trip more.
+    """
     sent = sorted(zip(messages["sent_s"].tolist(), messages["wire_bytes"].tolist(), strict=True))
-    free_s, following = 0.0, 0
+    free_s, following, told_s = 0.0, 0, 0.0
     for row in actions[actions["start_s"].argsort(kind="stable")]:
         kind, start_s, stage = KINDS[row["kind"]], float(row["start_s"]), int(row["stage"])
         exchanges = problem.exchanges(Action(stage, kind, 0))
         share = (row["part_end"] - row["part_begin"]) / row["part_of"]
         gathered = bool(exchanges.gathered.there) and row["part_begin"] == 0
-        number = exchanges.sums * share * bool(exchanges.summed.there) + gathered
+        sums = exchanges.sums * share * bool(exchanges.summed.there)
         size = exchanges.sums * share * sum(exchanges.summed) + gathered * sum(exchanges.gathered)
-        size = (problem.tensor - 1) * (size + number * sum(problem.exchange_notice))
+        size = (problem.tensor - 1) * (size + (sums + gathered) * sum(problem.exchange_notice))
         if not size:
             continue
         while following < len(sent) and sent[following][0] <= start_s:
             free_s = max(free_s, sent[following][0]) + sent[following][1] * card.seconds_per_byte
             following += 1
-        free_s = max(free_s, start_s) + float(size) * card.seconds_per_byte + card.delay_s * float(number)
+        free_s = max(free_s, start_s) + float(size) * card.seconds_per_byte + card.delay_s * gathered
+        if sums:
+            free_s = max(free_s, told_s) + card.delay_s * (1.0 + 2.0 * max(0.0, sums - 1))
         while following < len(sent) and sent[following][0] < free_s:
             free_s += sent[following][1] * card.seconds_per_byte
             following += 1
+        told_s = free_s + card.delay_s if sums else told_s
         yield (kind, stage), Overrun(free_s - start_s, float(row["end_s"]) - start_s)

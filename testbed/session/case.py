@@ -18,7 +18,7 @@ from testbed.goodput.state_times import keeping_of
 from testbed.lab import host_settings
 from testbed.model.host_prediction import predict_jobs_on_host
 from testbed.plan.costs import schedule_of
-from testbed.plan.events import at_work, own_phase, phases, swaps, trained
+from testbed.plan.events import at_work, changed, own_phase, phases, swaps, trained
 from testbed.plan.moved_weights import require_movable
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import swap_traffic
@@ -285,6 +285,8 @@ class _UnderWay:
         change: Callable[[Plan, Case, Case], None],
     ) -> Swap:
         """Have a part go on from the one before it. Raises RunFailed."""
+        if changed(self.plan, before.case, part.case).lost:  # with acknowledgements that are still on their way
+            time.sleep(start_margin_s(self.plan, before.case))
         begun_s = time.monotonic()
         change(self.plan, before.case, part.case)
         going.swap(swapped := _swaps(before, part))
