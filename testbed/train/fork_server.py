@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from testbed.train.data import Corpus
     from testbed.train.protocol import WorldSpec
 
+_NAMES = 20_000
+"""More than a worker makes; 2 ms."""
 _SHOWN_S = 0.1
 """For a worker to write where its threads are."""
 
@@ -37,12 +39,20 @@ def main(arguments: list[str]) -> int:
     from testbed.train.data import load_corpus
 
     corpus = load_corpus()
+    _leave_room_for_names()
     gc.freeze()  # nor need workers look at it, and copy its pages
     gc.enable()
     # the launcher may leave at any moment, with a word unread too: then nobody is there to be told
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         _serve(control, corpus, time.monotonic() - began)
     return 0
+
+
+def _leave_room_for_names() -> None:
+    """Have Python's table of interned strings grow now where it is nearly full, not in each worker, at the first names
+    of files: each would write 10 MB of its own."""
+    for number in range(_NAMES):
+        sys.intern(f"testbed name {number}")  # each takes a place, also when it is gone
 
 
 def _serve(control: Connection, corpus: Corpus, imported_s: float) -> None:
