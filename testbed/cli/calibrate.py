@@ -56,9 +56,11 @@ def calibrate(
     from testbed.spec import load_topology
 
     virtual, reporter = clock is options.ClockName.virtual, Terminal(quiet=quiet)
-    number, guest = options.seed_of(seed, virtual=virtual), vm or virtual
+    number, guest = options.seed_of(seed, virtual=virtual), options.in_guest(vm, virtual=virtual)
     how = _Way(shaper, options.host_priority_of(host_priority, guest=guest), reporter, as_json)
     if engine is not None:
+        if beside_mininet:
+            raise BadInput.of("--beside-mininet", "option", "--engine", "links that are measured, not messages")
         plan, sizes = _of_engine(topology, engine, size or (), Clock(clock.value, number), quiet=quiet)
         raise typer.Exit(_measure_engine(plan, sizes, how, guest=guest))
     if size:

@@ -433,6 +433,13 @@ def seed_of(given: int | None, *, virtual: bool, otherwise: int = 1) -> int:
     return otherwise if given is None else given
 
 
+def in_guest(vm: bool, *, virtual: bool) -> bool:
+    """Whether a guest measures. Raises BadInput for `vm` beside the virtual clock, whose guest is another one."""
+    if vm and virtual:
+        raise BadInput.of("--vm", "clock", "virtual", "real (--clock real): the guest of --vm keeps real time")
+    return vm or virtual
+
+
 def wall_limit_of(given: float | None, *, guest: bool, otherwise: float = WALL_LIMIT_S) -> float:
     """Seconds that a guest may take. Raises BadInput for a limit that nothing would keep."""
     if given is not None and not guest:

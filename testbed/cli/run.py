@@ -119,7 +119,7 @@ def run(
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more, elastic)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations, trust=trust)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
-    guest = vm or plan.clock.name == "virtual"
+    guest = options.in_guest(vm, virtual=plan.clock.name == "virtual")
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
     _require_possible(plan, control=control, again=again, light=light, guest=guest, elastic=elastic)

@@ -155,7 +155,7 @@ def _count(option: str, name: str, text: str) -> int:
 
 def _number(option: str, name: str, text: str) -> int:
     if not (text.isdecimal() and text.isascii() and len(text) <= _MOST_DIGITS):
-        raise BadInput.of(option, name, text, "a whole number")
+        raise BadInput.of(option, name, text, f"a whole number from 0, of {_MOST_DIGITS} digits at most")
     return int(text)
 
 

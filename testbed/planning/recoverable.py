@@ -104,7 +104,7 @@ def _require_memory(plan: Plan, memory: MemoryCheckpoints, every: int, source: s
     else:
         needed = max(max(needed_bytes(job, case)) for case in plan.cases)
         fits, expected = needed <= asked <= MOST_STATE_BYTES, f"{needed} to {MOST_STATE_BYTES} bytes: a rank's state"
-        require(fits, source, field, asked, expected)
+        require(fits, source, field, f"state={asked} B", expected)
 
 
 def _require_failure(plan: Plan, failure: Failure, source: str, field: str) -> None:

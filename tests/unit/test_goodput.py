@@ -165,7 +165,7 @@ def test_options_are_read() -> None:
         ("--checkpoint", "disk=20", "to=neighbour beside it"),
         ("--checkpoint", "to=neighbour,disk-save=1 s", "disk=20 beside it"),
         ("--checkpoint", "every=5,to=neighbour,disk=12", "a multiple of every=5"),
-        ("--checkpoint", "to=neighbour,state=1 kB", "a rank's state"),
+        ("--checkpoint", "to=neighbour,state=1 kB", "got 'state=1000 B', expected"),
         ("--checkpoint", "to=neighbour,state=2 s", "--checkpoint: state"),
         ("--failure", "rank 9 at 3 s", "a rank below 4"),
         ("--failure", "rank 2 at 900 s", "--failure: option: got 'rank 2 at 900 s', expected a time before "),

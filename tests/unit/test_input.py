@@ -183,6 +183,12 @@ def test_a_fault_behind_the_files_names_the_file() -> None:
             ("calibrate", str(LONGHAUL), "--vm", "--host-priority", "on"),
             "--host-priority: option: got 'on', expected a lab on this machine",
         ),
+        (
+            ("calibrate", str(LONGHAUL), "--engine", str(PP4), "--beside-mininet"),
+            "--beside-mininet: option: got '--engine', expected links that are measured",
+        ),
+        (("calibrate", str(LONGHAUL), "--vm", "--clock", "virtual"), "--vm: clock: got 'virtual', expected real"),
+        (("run", str(LONGHAUL), str(PP4), "--vm", "--clock", "virtual"), "--vm: clock: got 'virtual', expected real"),
         (("calibrate", str(LONGHAUL), "--seed", "3"), "--seed: option: got 3, expected --clock virtual beside it"),
         (
             ("route", str(LONGHAUL), str(PP4), "--schedule", "1f1b", "--schedule", "zb-h1"),
