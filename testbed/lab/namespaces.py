@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import os
 import struct
 from collections.abc import Iterator
@@ -25,6 +27,9 @@ MS_PRIVATE = 0x40000
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CAPABILITY_VERSION = 0x20080522
 _ADDR_NO_RANDOMIZE = 0x0040000
+_NS_GET_USERNS = 0xB701
+_FIRST_USER_NAMESPACE = 0xEFFFFFFD
+"""Inode of the machine's first user namespace (include/linux/proc_ns.h)."""
 _NR_MOUNT_SETATTR = 442  # the same on every machine
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 0x1
 
@@ -72,6 +77,31 @@ def enter_user_namespace(others: int) -> None:
     unshare(CLONE_NEWUSER | others)
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
         Path(f"/proc/self/{name}").write_text(text, encoding="ascii")
+
+
+def in_first_user_namespace() -> bool:
+    """Whether capabilities of this process count on the machine, not in a user namespace alone. Raises OSError."""
+    return Path("/proc/self/ns/user").stat().st_ino == _FIRST_USER_NAMESPACE
+
+
+def may_come_back() -> bool:
+    """Whether this process could return to its network and PID namespaces, once it has left them.
+
+    Root of a user namespace cannot, where these are from outside it (`unshare --user --map-root-user`). Raises OSError.
+    """
+    return not any(_is_from_outside(f"/proc/self/ns/{name}") for name in ("net", "pid"))
+
+
+def _is_from_outside(path: str) -> bool:
+    """Whether a namespace belongs to a user namespace around this process's own."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.close(fcntl.ioctl(fd, _NS_GET_USERNS))
+    except OSError as error:
+        return error.errno == errno.EPERM  # else a kernel that does not say it, which is taken to let us
+    finally:
+        os.close(fd)
+    return False
 
 
 def setns(fd: int, kind: int) -> None:

@@ -30,14 +30,15 @@ def require(needed: Sequence[Capability]) -> Privilege:
     """By which right this process can do what takes the capabilities that are `needed`.
 
     A lab of root's that lacks some of them would be a worse one in a user namespace, so they are named; a guest is the
-    same, and needs no namespaces in the end. Raises MachineLacks, naming what would help.
+    same, and needs no namespaces in the end. Root of a user namespace with the network or the processes of outside is a
+    user, who makes another one. Raises MachineLacks, naming what would help.
     """
     lacking = capabilities.lacking(needed)
-    if not lacking:
+    if not lacking and ns.may_come_back():
         return Privilege.ROOT
     if needed == capabilities.OF_GUESTS:
         return Privilege.USER_NAMESPACE if user_namespace_refused() is None else Privilege.PLAIN_PROCESS
-    if os.geteuid() == 0:
+    if lacking and os.geteuid() == 0:
         raise MachineLacks(capabilities.container_remedy(lacking))
     if user_namespace_refused() is None:
         return Privilege.USER_NAMESPACE

@@ -8,6 +8,7 @@ import os
 import resource
 from pathlib import Path
 
+from testbed.lab import namespaces as ns
 from testbed.lab.disturbance import sleep_lateness
 from testbed.lab.host_settings import Host, HostPriority, real_time_refused
 from testbed.lab.probes import Spread
@@ -26,7 +27,8 @@ def real_time_lacks() -> str | None:
     limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
     if _has_sys_nice() or limit > 0:
         return f"{refused}: this process has the right, so its cgroup has no share of real-time (cpu.rt_runtime_us)"
-    return f"{refused}: neither CAP_SYS_NICE nor a limit (RLIMIT_RTPRIO) above 0"
+    nice = "CAP_SYS_NICE" if ns.in_first_user_namespace() else "CAP_SYS_NICE outside of its user namespace"
+    return f"{refused}: neither {nice} nor a limit (RLIMIT_RTPRIO) above 0"
 
 
 def halting() -> tuple[Spread, Spread | None]:
@@ -63,7 +65,10 @@ def _late(found: Spread) -> str:
 
 
 def _has_sys_nice() -> bool:
+    """In the machine's first user namespace, the only one in which this capability counts."""
     with contextlib.suppress(OSError):
+        if not ns.in_first_user_namespace():
+            return False
         for line in Path(f"/proc/{os.getpid()}/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("CapEff:"):
                 return bool(int(line.split()[1], 16) >> _CAP_SYS_NICE & 1)

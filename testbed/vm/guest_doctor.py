@@ -30,7 +30,8 @@ def _try(name: str, choose: Callable[[], guest_machine.GuestMachine], remedy: st
         chosen = choose()
         boot = run_assignments(chosen, [], training=False, limit_s=_LIMIT_S)
     except (TestbedError, OSError) as error:
-        return FeatureCheck(name, False, str(error), remedy, needed=False)
+        said = str(error)
+        return FeatureCheck(name, False, said, remedy if remedy in said else "", needed=False)
     clock = "virtual" if chosen.virtual else "real"
     what = chosen.build.get("release") or chosen.build["source_version"]
     how = ", seccomp" if chosen.seccomp else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,29 @@ def test_a_user_is_told_why_workers_stay_who_they_are() -> None:
     assert in_user_namespace(find) == (
         "workers stay who started the lab (a user namespace has one user), without capabilities"
     )
+
+
+def test_root_of_a_user_namespace_has_a_lab_in_another_one() -> None:
+    """It had none: its command left the machine's PID namespace and could not come back, nor could the doctor's."""
+    own = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*own, "true"], check=False).returncode:
+        pytest.skip("no user namespaces here")
+    ask = "\n".join(
+        (
+            "from testbed.lab import capabilities, privileges, steadiness",
+            "from testbed.lab.doctor import examine, usable",
+            "findings = examine()",
+            "assert usable(findings), [finding for finding in findings if not finding.ok]",
+            "print(privileges.require(capabilities.OF_LABS), privileges.require(capabilities.OF_GUESTS))",
+            "print(steadiness.real_time_lacks())",
+            "from testbed.lab.sandbox import run_in_sandbox",
+            "print(run_in_sandbox(lambda: 7))",
+        )
+    )
+    done = subprocess.run([*own, sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    first, real_time, code = done.stdout.splitlines()
+    assert (first, code) == ("user namespace user namespace", "7"), done.stderr
+    assert real_time == "None" or "neither CAP_SYS_NICE outside of its user namespace" in real_time
 
 
 def test_it_touches_nothing() -> None:
