@@ -85,7 +85,8 @@ def _rates(rows: Sequence[Sequence[float | None]]) -> list[Column]:
     unit, cells = _bare(show_rates([rate for row in rows for rate in row]))
     off = ["-" if a is None or b is None else show_change(b / a - 1, 2) for _, a, b in rows]
     headings = (f"filled\n{unit}", "\npredicted", "\nmeasured")
-    return [*(Column(name, cells[place::3]) for place, name in enumerate(headings)), Column("\nerror", off)]
+    rates = (Column(name, cells[place::3], unit=unit or None) for place, name in enumerate(headings))
+    return [*rates, Column("\nerror", off)]
 
 
 def _both(what: str, cases: Sequence[CaseFairness], of: Callable[[Seen], Each]) -> list[Column]:
@@ -98,7 +99,7 @@ def _both(what: str, cases: Sequence[CaseFairness], of: Callable[[Seen], Each]) 
         return []
     unit, cells = _bare(show_times([value for pair in pairs for value in pair]))
     both = [f"{measured} / {predicted}" for predicted, measured in zip(cells[0::2], cells[1::2], strict=True)]
-    return [Column(f"{what}\nm/p, {unit}", both)]
+    return [Column(f"{what}\nm/p, {unit}", both, unit=unit or None)]
 
 
 def _bare(shown: Sequence[str]) -> tuple[str, list[str]]:

@@ -203,11 +203,11 @@ def noise_tables(rows: Sequence[NoisySchedule], draws: int, width: int) -> list[
     """A row per schedule over draws of its slots; none where nobody asked."""
     if not rows:
         return []
-    regrets = show_times([row.worst_regret_s for row in rows])
     columns = [
         Column("median", show_times([row.median_s for row in rows])),
         Column("95th percentile", show_times([row.p95_s for row in rows])),
-        Column("worst regret", [f"{time} ({row.worst_regret:.1%})" for time, row in zip(regrets, rows, strict=True)]),
+        Column("worst regret", show_times([row.worst_regret_s for row in rows])),
+        Column("relative", [f"{row.worst_regret:.1%}" for row in rows]),
     ]
     title = f"over {draws} draws of slots, the same for every schedule"
     return fitted(Column("schedule", [row.label for row in rows], left=True), [Section(title, columns)], width)

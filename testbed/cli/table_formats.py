@@ -314,7 +314,8 @@ def _numbers(heading: str, cells: Sequence[str], unit: str | None) -> list[tuple
             words[cell] if one is None else _si(one[part] or one["low"], one["unit"] or unit)
             for cell, one in zip(cells, matches, strict=True)
         ]
-        return f"{name} [{base}]" if base else name, values
+        bare = name.removesuffix(f" {unit}").removesuffix(",")
+        return f"{bare} [{base}]" if base else name, values
 
     if not any(match["high"] for match in found):
         return [column(heading, "low")]

@@ -34,7 +34,7 @@ class Column:
     wrapped: bool = False
     """Whether cells are lists of words, which may be wrapped."""
     unit: str | None = None
-    """Of cells that are numbers, where only the table's title says it."""
+    """Of cells that are numbers, where only the table's title says it, or a heading at its end."""
 
     @property
     def width(self) -> int:

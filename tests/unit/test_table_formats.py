@@ -197,3 +197,22 @@ def test_equal_headings_say_whose_they_are() -> None:
     head = written(made, TableFormat.csv).splitlines()[0].split(",")
     assert head[1:6] == ["RTT asked", "RTT median", "rate asked", "rate median", "all"]
     assert head[6:] == ["1f1b", "1f1b off by", "zb-h1", "zb-h1 off by"]
+
+
+def test_a_unit_that_a_heading_names_becomes_the_si_one() -> None:
+    made = table(
+        Column("case", ["1f1b"], left=True),
+        Column("median FCT\nm/p, ms", ["25.17 / 25.2"], unit="ms"),
+        Column("filled\nMbit/s", ["66.5"], unit="Mbit/s"),
+    )
+    assert written(made, TableFormat.csv).splitlines() == [
+        "case,median FCT measured [s],median FCT predicted [s],filled [bit/s]",
+        "1f1b,0.02517,0.0252,66500000",
+    ]
+
+
+def test_regrets_of_drawn_slots_are_numbers_in_csv() -> None:
+    words = ("two-dc-longhaul", "tiny-gpt-variable-length", "--schedule", "1f1b", "--schedule", "gpipe", "--noise", "3")
+    shown = run_testbed("schedule", "compare", *words, "--format", "csv")
+    drawn = frames(shown.stdout)[-1]
+    assert (drawn.dtypes[["worst regret [s]", "relative [1]"]] == "float64").all()
