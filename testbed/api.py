@@ -11,7 +11,7 @@ import json
 import math
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -53,7 +53,7 @@ def predict(
     topology: Source,
     workload: Source | Sequence[Source],
     *,
-    schedules: str | Sequence[str] | None = None,
+    schedules: str | Path | Iterable[str | Path] | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> pd.DataFrame:
     """What the model says an iteration takes, a row per case and job; of one job a case is a schedule.
@@ -82,7 +82,7 @@ def predict(
         raise BadInput.of("predict", "workload", workload, "one at least")
     jobs = [_as_source(each, "workload") for each in workloads]
     unfinished = load_plan(_as_source(topology, "topology"), *jobs, settings=_as_settings(settings or {}))
-    names = [schedules] if isinstance(schedules, str) else list(schedules or ())
+    names = _as_names(schedules)
     sources = [
         str(each) if isinstance(each, Path) else job.name for each, job in zip(jobs, unfinished.jobs, strict=True)
     ]
@@ -104,6 +104,18 @@ def _as_source(source: object, field: str) -> Path | Mapping[str, Any]:
     if not isinstance(source, str | Path):
         raise BadInput.of("predict", field, source, "a path, or a mapping of fields")
     return Path(source)
+
+
+def _as_names(schedules: object) -> list[str]:
+    """Of schedules; none where those of the workload are meant. Raises BadInput."""
+    if schedules is None:
+        return []
+    one = isinstance(schedules, str | Path) or not isinstance(schedules, Iterable)
+    names = [schedules] if one else list(schedules)  # type: ignore[call-overload]
+    for name in names:
+        if not isinstance(name, str | Path):
+            raise BadInput.of("predict", "schedules", name, "labels, names of families, or files")
+    return [str(name) for name in names]
 
 
 def _as_settings(settings: Mapping[str, object]) -> list[str]:
@@ -209,6 +221,8 @@ def _jobs_of(manifest: Mapping[str, Any]) -> list[str]:
 
 def load(directory: str | Path) -> Results:
     """The results of a run, finished or not. Raises BadInput for a directory that holds none, or of another format."""
+    if not isinstance(directory, str | Path):
+        raise BadInput.of("load", "directory", directory, "a path")
     place = Path(directory)
     run = load_run(place)
     if not run.manifest:
@@ -264,8 +278,13 @@ def _times(given: Results | pd.DataFrame | str | Path, side: str) -> pd.DataFram
     """`label`, `job`, `source`, `s`, `low_s` and `high_s` of what one side is. Raises BadInput."""
     if isinstance(given, pd.DataFrame):
         missing = [name for name in _PREDICTED if name not in given.columns]
-        if missing or given.empty:
+        if missing:
             raise BadInput.of("compare", side, list(given.columns), f"a prediction, with {', '.join(_PREDICTED)}")
+        if given.empty:
+            raise BadInput.of("compare", side, "no rows", "a prediction with a case or more")
+        if (twice := given.duplicated(["label", "job"])).any():
+            name, job = given.loc[twice, ["label", "job"]].iloc[0]
+            raise BadInput.of("compare", side, f"{name}: {job}, twice", "each case and job once")
         found = given[["label", "job"]].assign(source="predicted", s=given["predicted_s"])
         for end in ("low_s", "high_s"):
             found[end] = given[f"predicted_{end}"].fillna(given["predicted_s"])

@@ -190,6 +190,14 @@ def test_the_numbers_of_a_comparison_are_floats_though_none_is_known() -> None:
     assert {field for field in ScheduleComparison.__dataclass_fields__ if field not in frame.columns} == {*NESTED}
 
 
+@pytest.mark.parametrize("schedules", [3, [3], ["1f1b", None]])
+def test_schedules_that_have_no_names_are_one_clear_error(schedules: Any) -> None:
+    with pytest.raises(BadInput, match=r"predict: schedules: got (3|None), expected labels, names of"):
+        testbed.predict(LONGHAUL, PP4, schedules=schedules)
+    with pytest.raises(BadInput, match="load: directory: got 3, expected a path"):
+        testbed.load(3)  # type: ignore[arg-type]
+
+
 # --- compare -------------------------------------------------------------------------------------
 
 
@@ -233,6 +241,10 @@ def test_what_has_nothing_in_common_is_refused() -> None:
         testbed.compare(one, other)
     with pytest.raises(BadInput, match=r"compare: b: got .* expected a prediction, with label, job"):
         testbed.compare(one, pd.DataFrame({"x": [1]}))
+    with pytest.raises(BadInput, match=r"compare: b: got 'no rows', expected a prediction with a case or more"):
+        testbed.compare(one, other.iloc[:0])
+    with pytest.raises(BadInput, match=r"compare: b: got '1f1b: tiny-gpt-pp4, twice', expected each case and job once"):
+        testbed.compare(one, pd.concat([one, one]))
     with pytest.raises(BadInput, match=r"compare: a: got 3, expected what predict or load gives"):
         testbed.compare(3, one)  # type: ignore[arg-type]
 
