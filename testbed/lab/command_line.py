@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from mininet.cli import CLI
 from mininet.log import error, lg, output, setLogLevel
+from mininet.util import quietRun
 
-from testbed.errors import TestbedError, in_words
+from testbed.errors import RunFailed, TestbedError, in_words
 from testbed.lab.mininet_link import iperf3
 from testbed.lab.netlink import Netlink
 from testbed.lab.probes import Ends
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from testbed.lab.lab import Lab
 
+_LOOK_MS = 100
 _LOCAL_TABLE = 255
 _FROM_KERNEL = 2  # RTPROT_KERNEL: what comes back by itself
 _PERMANENT = 0x80  # NUD_PERMANENT
@@ -130,13 +133,25 @@ class _Shell(CLI):  # type: ignore[misc]
 
     def waitForNode(self, node: Any) -> None:  # noqa: N802 - Mininet's name
         """Print what a node's command prints until it ends. Keys go to it from a keyboard only: what comes through a
-        pipe are further commands.
+        pipe are further commands. Raises RunFailed where the node's shell has ended, and the container with it.
         """
-        if self.isatty():
-            super().waitForNode(node)
-            return
+        poller, keyboard = select.poll(), self.stdin.fileno() if self.isatty() else None
+        poller.register(node.stdout, select.POLLIN)
+        if keyboard is not None:
+            quietRun("stty -icanon min 1")
+            poller.register(keyboard, select.POLLIN)
         while node.waiting:
-            output(node.monitor())
+            try:
+                ended = node.ended()  # looked at first: what it said before its end is read below
+                ready = {descriptor for descriptor, _ in poller.poll(_LOOK_MS)}
+                if keyboard in ready:
+                    node.write(self.stdin.read(1))
+                if node.stdout.fileno() in ready:
+                    output(node.monitor())
+                elif ended is not None:
+                    raise RunFailed(f"container {node.name} has ended: {ended}")
+            except KeyboardInterrupt:
+                node.sendInt()
 
 
 def _what_goes_with(netlink: Netlink, index: int) -> _Lost:

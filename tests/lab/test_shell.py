@@ -88,6 +88,21 @@ def test_commands_from_a_pipe_links_come_back_with_their_routes_and_iperf() -> N
     assert "bit/s of payload" in said
 
 
+def test_the_end_of_a_nodes_own_shell_ends_the_command() -> None:
+    """It was waited for, for ever, and Ctrl-C did not help."""
+    text = "a/0 exit 3\na/0 echo on\n"
+    said = subprocess.run(
+        command_for(shell, (), -1), input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert said.returncode == 4, said.stdout
+    assert "container a/0 has ended: its shell ended with exit code 3" in said.stderr
+    terminal = Terminal(shell)
+    terminal.expect("mininet> ")
+    terminal.type(b"a/0 exit\n")
+    terminal.expect("container a/0 has ended: its shell ended with exit code 0")
+    assert terminal.exit_code() == 4
+
+
 def _routes(said: str) -> tuple[str, str]:
     """The routes over the link as they were shown, sorted, before it went down and after it came up."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", said)  # some versions of ip have colours on a terminal
