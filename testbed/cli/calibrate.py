@@ -85,6 +85,7 @@ def _measure_links(plan: Plan, how: _Way, *, guest: bool, beside_mininet: bool) 
     if guest:
         from testbed.vm import command
 
+        command.require_no_limits(plan)
         machine = command.choose_machine(plan.clock)
         code, document = command.calibrate(
             machine, plan, shaper=how.shaper, beside_mininet=beside_mininet, reporter=how.reporter
@@ -125,6 +126,7 @@ def _measure_engine(plan: Plan, sizes: Sequence[int], how: _Way, *, guest: bool)
     if guest:
         from testbed.vm import command
 
+        command.require_no_limits(plan)
         machine = command.choose_machine(plan.clock)
         found = command.measure_engine(machine, plan, sizes, shaper=how.shaper, reporter=how.reporter)
         return _shown(*found, how)

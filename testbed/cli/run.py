@@ -165,6 +165,10 @@ def _require_possible(
         raise BadInput.of("--light", "clock", plan.clock.name, "virtual: another clock sees what a model computes")
     extras.require("train")
     privileges.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
+    if guest:
+        from testbed.vm.command import require_no_limits
+
+        require_no_limits(plan)
 
 
 def _lightened(plan: Plan, remarks: tuple[str, ...], *, light: bool) -> tuple[Plan, tuple[str, ...]]:

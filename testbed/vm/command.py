@@ -71,6 +71,13 @@ def choose_machine(clock: Clock) -> guest_machine.GuestMachine:
     return chosen
 
 
+def require_no_limits(plan: Plan) -> None:
+    """Raises MachineLacks, before a guest is booted, where nodes have limits: it has no control groups."""
+    if plan.network.limits:
+        nodes = listed([limit.node for limit in plan.network.limits])
+        raise MachineLacks(f"the topology has limits for its nodes ({nodes}), and a guest has none; use --clock real")
+
+
 def train(
     chosen: guest_machine.GuestMachine, trainings: Sequence[GuestTraining], *, limit_s: float, reporter: Reporter
 ) -> tuple[Boot, list[dict[str, Any] | None]]:

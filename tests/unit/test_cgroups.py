@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from in_process import run_testbed
 
-from testbed.errors import MachineLacks
+from testbed.errors import ExitCode, MachineLacks
 from testbed.lab import cgroups
 from testbed.lab.cgroups import NodeGroup, NodeLimits, Place, limited, place_of
 
@@ -101,3 +102,16 @@ def test_nodes_that_had_no_memory_left_together_are_told_together(tmp_path: Path
         "east/0 needs more than its 256 MiB of memory, east/1 needs more than its 256 MiB of memory"
     )
     assert lab.out_of_memory() is None
+
+
+@pytest.mark.parametrize("words", [("run", "tiny-gpt-pp4"), ("calibrate",), ("calibrate", "--engine", "tiny-gpt-pp4")])
+def test_a_guest_is_not_booted_for_limits_that_it_cannot_have(words: tuple[str, ...], tmp_path: Path) -> None:
+    topology = tmp_path / "limited.yaml"
+    link = "links: [{between: [a, b], delay: 1 ms, rate: 100 Mbit/s}]"
+    topology.write_text(f"name: limited\ndatacenters: {{a: {{nodes: 2, memory: 1 GiB}}, b: {{nodes: 2}}}}\n{link}\n")
+    out = ["--out", str(tmp_path / "out")] if words[0] == "run" else []
+    done = run_testbed(words[0], topology, *words[1:], "--clock", "virtual", *out)
+    assert done.returncode == ExitCode.MACHINE_LACKS
+    said = "the topology has limits for its nodes (a/0, a/1), and a guest has none; use --clock real"
+    assert done.stderr.splitlines()[-1] == f"error: {said}"
+    assert list(tmp_path.iterdir()) == [topology]
