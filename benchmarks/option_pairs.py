@@ -223,8 +223,9 @@ def claims_of_later(taken: boots.Taken) -> list[Claim]:
         name: taken.comparisons[name]["goodput"][0] for name in covered if taken.comparisons[name].get("goodput")
     }
     late = sum("restarts_late" in one for one in entries.values())  # which says itself that it is not as foretold
+    wide = {row.plan: row.width for row in taken.rows}  # goodput is foretold of the usual order alone
     off = {
-        name: abs(one["measured"]["goodput"] / one["predicted"]["goodput"] - 1)
+        name: max(0.0, abs(one["measured"]["goodput"] / one["predicted"]["goodput"] - 1) - wide[name])
         for name, one in entries.items()
         if "restarts_late" not in one
     }
