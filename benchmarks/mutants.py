@@ -45,6 +45,7 @@ from testbed.trace.tables import ALL_GATHER
 from testbed.train import training_state
 from testbed.train.assignment import ReferenceOutcome, last_compared
 from testbed.train.boundary_messages import BoundaryMessages
+from testbed.train.buffers import KeptBuffers
 from testbed.train.collective_runner import Messages
 from testbed.train.data import load_corpus
 from testbed.train.gpt import Gpt
@@ -243,10 +244,20 @@ def _one_more(there: Any) -> Any:
 def _in_one_buffer(there: Any) -> Any:
     """Messages come into memory that others before them are still needed in."""
 
-    def init(self: BoundaryMessages, state: Any, workload: Any, incoming: Any, outgoing: Any, numbers: Any) -> None:
-        there(self, state, workload, incoming, outgoing, (0,) * len(numbers))
+    def init(self: BoundaryMessages, *arguments: Any) -> None:
+        there(self, *arguments)
+        self.to_receive = dict.fromkeys(self.to_receive, next(iter(self.to_receive.values())))
 
     return init
+
+
+def _backwards(there: Any) -> Any:
+    """Messages come in another order than that in which their buffers lie."""
+
+    def take(self: KeptBuffers, *arguments: Any) -> list[list[torch.Tensor]]:
+        return [buffers[::-1] for buffers in there(self, *arguments)]
+
+    return take
 
 
 def _loss_scaled(there: Any) -> Any:
@@ -365,6 +376,7 @@ def _one_summand(there: Any) -> Any:
 
 MUTANTS = [
     Mutant("messages come into one buffer", "pipeline", BoundaryMessages, "__init__", _in_one_buffer),
+    Mutant("messages come in another order than their buffers", "pipeline", KeptBuffers, "take_in_order", _backwards),
     Mutant("every partial sum x 1.005", "ZeRO-1", Messages, "_take_in", _summed(lambda one, _: one * 1.005)),
     Mutant("last element of each reduced message lost", "ZeRO-1", Messages, "_take_in", _summed(_without_last)),
     Mutant(

@@ -15,7 +15,7 @@ import torch
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import RankBytes
 from testbed.pipeline.problem import Problem
-from testbed.pipeline.receive_buffers import shared_buffers
+from testbed.pipeline.receive_buffers import come_in_order, shared_buffers
 from testbed.plan import costs
 from testbed.plan.exchange import sites_of
 from testbed.plan.memory_bytes import predicted_bytes
@@ -127,6 +127,7 @@ def task_of(case: Scheduled, iterations: int, *, swaps: bool = False) -> Trainin
         sites=sites_of(job),
         count_memory=True,
         receive_buffers=() if swaps else shared_buffers(case.schedule),
+        in_order=() if swaps else come_in_order(case.schedule),
     )
 
 

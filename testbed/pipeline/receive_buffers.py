@@ -37,6 +37,28 @@ def incoming(schedule: Schedule, rank: int) -> list[Message]:
     return [message for message in taken if message is not None and holder[message.stage] != rank]
 
 
+def come_in_order(schedule: Schedule) -> tuple[bool, ...]:
+    """Per rank: whether the messages from each other rank come in the order in which it takes them, whatever anything
+    takes.
+
+    They do where they are sent in that order, over one connection: a message leaves when it is sent and its receive is
+    known to be posted, and receives are posted in the order in which they are taken (docs/how-true.md).
+    """
+    n_stages, holder = schedule.n_stages, schedule.stage_to_rank
+    sent: dict[tuple[int, int], list[Message]] = {}
+    for rank, action in schedule.actions():
+        made = produced(action, n_stages)
+        if made is not None:
+            sent.setdefault((rank, holder[made.consumer]), []).append(made)
+    found = []
+    for rank in range(schedule.n_ranks):
+        taken: dict[int, list[Message]] = {}
+        for message in incoming(schedule, rank):
+            taken.setdefault(holder[message.stage], []).append(message)
+        found.append(all(messages == sent[source, rank] for source, messages in taken.items()))
+    return tuple(found)
+
+
 def own_buffers(schedule: Schedule) -> tuple[Numbers, ...]:
     """Per rank: every message has one for itself, whatever the order of actions."""
     return tuple(tuple(range(len(incoming(schedule, rank)))) for rank in range(schedule.n_ranks))

@@ -10,7 +10,7 @@ from testbed.judge import iterations
 from testbed.lab.machine_witness import MachineCounts, Witness
 from testbed.model.lower import Load
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.receive_buffers import shared_buffers
+from testbed.pipeline.receive_buffers import come_in_order, shared_buffers
 from testbed.plan.drawn_slots import SlowerRank
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Job
@@ -87,6 +87,7 @@ def task_of(
         joins=joins,
         also_compared=also_compared,
         receive_buffers=() if swaps else shared_buffers(load.schedule),
+        in_order=() if swaps else come_in_order(load.schedule),
     )
 
 
@@ -98,6 +99,7 @@ def unknown_task(job: Job, schedule: Schedule, count: int) -> TrainingTask:
         count,
         sites=sites_of(job),
         receive_buffers=shared_buffers(schedule),
+        in_order=come_in_order(schedule),
     )
 
 

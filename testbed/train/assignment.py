@@ -122,6 +122,9 @@ class TrainingTask:
     receive_buffers: tuple[Numbers, ...] = ()
     """Per pipeline rank (pipeline/receive_buffers.py); empty: every message has a buffer of its own, which is right for
     whatever schedule takes this one's place."""
+    in_order: tuple[bool, ...] = ()
+    """Per pipeline rank, whether the messages of each other rank come in the order in which it takes them
+    (pipeline/receive_buffers.py); empty: that is not known."""
 
     def of(self, rank: int) -> TrainingTask:
         """What a rank is given of it: of the schedule, its own row."""

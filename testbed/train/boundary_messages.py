@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
+from testbed.grouping import grouped
 from testbed.pipeline.depend import Message
-from testbed.pipeline.receive_buffers import Numbers
 from testbed.spec.workload import Workload
 from testbed.train.buffers import KeptBuffers, overlapping
 from testbed.train.pacing import now_s
@@ -31,11 +31,9 @@ class BoundaryMessages:
         workload: Workload,
         incoming: Sequence[Message],
         outgoing: Sequence[Message],
-        numbers: Numbers,
         kept: KeptBuffers,
     ) -> None:
-        """`workload` is the state's, with the microbatches that there are now; `numbers` are those of the buffers that
-        incoming messages are received into, of those that are kept.
+        """`workload` is the state's, with the microbatches that there are now; messages are received into `kept`.
 
         Raises OSError when the machine has no memory for them.
         """
@@ -49,10 +47,19 @@ class BoundaryMessages:
         self.payload_bytes = padded * dtype.itemsize
         self.part = math.ceil(self.elements / state.task.mesh.tp)
         """Elements of a boundary tensor that each tensor rank sends."""
-        count = max(numbers, default=-1) + 1
-        self.received = kept.take(count, padded, self.part, dtype)
-        """All buffers that messages are received into."""
-        self.to_receive = {m: self.received[number] for m, number in zip(incoming, numbers, strict=True)}
+        shared, ordered = state.task.receive_buffers, state.task.in_order
+        numbers = shared[state.pipeline_rank] if shared else tuple(range(len(incoming)))
+        self._n_received = max(numbers, default=-1) + 1
+        if ordered and ordered[state.pipeline_rank] and state.streams.count == 1:
+            senders = grouped((state.holder(message.stage), message) for message in incoming)
+            taken = kept.take_in_order([len(each) for each in senders.values()], padded, self.part, dtype)
+            each = zip(senders.values(), taken, strict=True)
+            self.to_receive = {m: buffer for mine in each for m, buffer in zip(*mine, strict=True)}
+        else:
+            buffers = kept.take(self._n_received, padded, self.part, dtype)
+            self.to_receive = {m: buffers[number] for m, number in zip(incoming, numbers, strict=True)}
+        self.received = list(self.to_receive.values())
+        """The buffer of each message that is received."""
         self._sending, sent = overlapping(len(outgoing), padded, self.part, dtype)
         self.to_send = dict(zip(outgoing, sent, strict=True))
         self.posted: dict[tuple[int, Message], tuple[Pending, float]] = {}
@@ -60,8 +67,8 @@ class BoundaryMessages:
 
     @property
     def buffer_bytes(self) -> int:
-        """Of all buffers; of those to send from the padding is counted once."""
-        return len(self.received) * self.payload_bytes + (self._sending.taken_bytes if self.to_send else 0)
+        """Of all: to receive into, as many as are needed at once; of those to send from the padding is counted once."""
+        return self._n_received * self.payload_bytes + (self._sending.taken_bytes if self.to_send else 0)
 
     def tag(self, message: Message, iteration: int) -> int:
         """Unique among the messages of an iteration and its neighbours."""

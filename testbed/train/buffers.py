@@ -3,7 +3,8 @@
 A workload's messages are larger than the tensors of its small model. The padding travels like data, but if every buffer
 had its own, copying it in and out of the kernel would push all else out of the processor's caches: on a machine that
 plays every datacenter at once that took half of a message's extra time. Nobody reads the padding.
-In User-Mode Linux only so much is shared (`Mappings`): the rest has all of its memory for itself.
+In User-Mode Linux only so much is shared (`Mappings`): the rest has all of its memory for itself. Where messages come
+in a known order, the padding of each lies where the next ones will: that takes no mappings.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import math
 import mmap
 import os
 import weakref
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -20,6 +23,9 @@ import torch
 _FIXED = 0x10  # MAP_FIXED, which the mmap module does not name
 _IN_A_GUEST = 30_000
 """Pages; libraries and heaps are mappings too."""
+
+_ALIGNED = 64
+"""Bytes: so that what is computed with a tensor does not depend on where it lies."""
 
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -32,20 +38,30 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 class Buffers:
     """Buffers of one size for one job; their memory lives as long as this object."""
 
-    def __init__(self, count: int, elements: int, own_elements: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, count: int, elements: int, own_elements: int, dtype: torch.dtype, *, in_order: bool = False
+    ) -> None:
         """`count` buffers of `elements` each, of which the first `own_elements` are each buffer's own.
+
+        `in_order`: what comes into each comes behind what came into those taken before it, so its padding may lie where
+        later ones are.
 
         Raises OSError when the machine has no memory for them.
         """
-        self._left, self._count = count, count
+        self._next, self._count = 0, count
         self._elements, self._dtype = elements, dtype
-        size = dtype.itemsize * elements
-        own = _pages(dtype.itemsize * own_elements)
-        self._stride = _pages(size)
+        size, own = dtype.itemsize * elements, dtype.itemsize * own_elements
+        self._stride = _up(min(own, size), _ALIGNED) if in_order else _pages(size)
+        whole = max(0, count - 1) * self._stride + _pages(size)
+        self._base = _map(None, whole, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        weakref.finalize(self, _libc.munmap, self._base, whole)
+        if not in_order:
+            self._share(_pages(own))
+
+    def _share(self, own: int) -> None:
+        """Have one piece of memory behind the first `own` bytes of every buffer."""
         shared = max(0, self._stride - own)
-        sharing = mappings.take(self, count, shared // mmap.PAGESIZE)
-        self._base = _map(None, max(1, count) * self._stride, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
-        weakref.finalize(self, _libc.munmap, self._base, max(1, count) * self._stride)
+        sharing = mappings.take(self, self._count, shared // mmap.PAGESIZE)
         if not shared or not sharing:
             return
         padding = os.memfd_create("padding", os.MFD_CLOEXEC)
@@ -59,15 +75,15 @@ class Buffers:
     @property
     def taken_bytes(self) -> int:
         """Of all messages that have a buffer, padding counted in each."""
-        return (self._count - self._left) * self._elements * self._dtype.itemsize
+        return self._next * self._elements * self._dtype.itemsize
 
     def take(self) -> torch.Tensor:
-        """One of the buffers, all zero, shape [elements]. Raises IndexError when all are taken."""
-        if self._left == 0:
+        """The next of the buffers, all zero, shape [elements]. Raises IndexError when all are taken."""
+        if self._next == self._count:
             raise IndexError("no buffer left")
-        self._left -= 1
         size = self._elements * self._dtype.itemsize
-        memory = (ctypes.c_char * size).from_address(self._base + self._left * self._stride)
+        memory = (ctypes.c_char * size).from_address(self._base + self._next * self._stride)
+        self._next += 1
         return torch.frombuffer(memory, dtype=self._dtype, count=self._elements)
 
 
@@ -76,7 +92,7 @@ class KeptBuffers:
     shared takes a process longer than to train with it."""
 
     def __init__(self) -> None:
-        self._like: tuple[int, int, torch.dtype] | None = None
+        self._like: tuple[object, ...] = ()
         self._memory: list[Buffers] = []
         self._taken: list[torch.Tensor] = []
 
@@ -86,13 +102,32 @@ class KeptBuffers:
 
         Raises OSError when the machine has no memory for them.
         """
-        like = (elements, own_elements, dtype)
-        if self._like != like:
-            self._taken, self._memory, self._like = [], [], like
+        self._keep_if(like := (elements, own_elements, dtype))
         if (lacking := count - len(self._taken)) > 0:
             self._memory.append(more := Buffers(lacking, *like))
             self._taken += [more.take() for _ in range(lacking)]
         return self._taken[:count]
+
+    def take_in_order(
+        self, counts: Sequence[int], elements: int, own_elements: int, dtype: torch.dtype
+    ) -> list[list[torch.Tensor]]:
+        """The same for each of several senders, whose messages come in the order of their buffers.
+
+        Raises OSError when the machine has no memory for them.
+        """
+        self._keep_if((like := (elements, own_elements, dtype)), *counts)
+        if not self._memory:
+            self._memory = [Buffers(count, *like, in_order=True) for count in counts]
+            self._taken = [
+                memory.take() for memory, count in zip(self._memory, counts, strict=True) for _ in range(count)
+            ]
+        taken = iter(self._taken)
+        return [list(islice(taken, count)) for count in counts]
+
+    def _keep_if(self, *like: object) -> None:
+        """Let go of what there is, unless it is like that."""
+        if self._like != like:
+            self._taken, self._memory, self._like = [], [], like
 
 
 def overlapping(count: int, elements: int, own_elements: int, dtype: torch.dtype) -> tuple[Buffers, list[torch.Tensor]]:
@@ -138,7 +173,11 @@ mappings = Mappings(most_mappings())
 
 
 def _pages(size: int) -> int:
-    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    return _up(size, mmap.PAGESIZE)
+
+
+def _up(size: int, to: int) -> int:
+    return -(-size // to) * to
 
 
 def _map(address: int | None, size: int, flags: int, descriptor: int) -> int:

@@ -66,9 +66,7 @@ class ScheduleRun:
         self.incoming = [step.takes for step in self.steps if step.takes is not None and step.source is not None]
         outgoing = [step.makes for step in self.steps if step.makes is not None and step.target is not None]
         if messages is None:
-            shared = state.task.receive_buffers
-            numbers = shared[state.pipeline_rank] if shared else tuple(range(len(self.incoming)))
-            messages = BoundaryMessages(state, self.workload, self.incoming, outgoing, numbers, process.buffers)
+            messages = BoundaryMessages(state, self.workload, self.incoming, outgoing, process.buffers)
         self.messages = messages
         self.memory = Memory(list(state.stages.values()), state.optimizer, messages.received)
         self.early = self.workload.receives == "early"

@@ -9,6 +9,7 @@ from mutants import MUTANTS, Mutant, checks, judged
 
 NAMES = {
     "messages come into one buffer",
+    "messages come in another order than their buffers",
     "a microbatch too many in the mean",
     "every partial sum x 1.005",
     "last element of each reduced message lost",

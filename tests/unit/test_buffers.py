@@ -65,6 +65,32 @@ def test_kept_buffers_of_another_size_are_let_go(like: tuple[int, int, torch.dty
     assert mapped() == before + 1
 
 
+def test_buffers_in_order_keep_their_own_where_they_are_filled_in_turn() -> None:
+    own, size = 1_000, 300_000
+    first, second = (kept := KeptBuffers()).take_in_order([3, 2], size, own, torch.float32)
+    for number, buffer in enumerate([*first, *second]):
+        buffer[:] = float(number)
+        assert buffer.data_ptr() % 64 == 0
+    assert [buffer[:own].unique().tolist() for buffer in (*first, *second)] == [[0.0], [1.0], [2.0], [3.0], [4.0]]  # type: ignore[no-untyped-call]
+    assert first[2].data_ptr() - first[0].data_ptr() < 2 * 4 * own + 128
+    assert len({buffer.untyped_storage().data_ptr() for buffer in first}) == 3, "each is counted for itself"
+    del kept  # whose memory it is
+
+
+def test_kept_buffers_in_order_are_taken_again() -> None:
+    kept = KeptBuffers()
+    before = [
+        buffer.data_ptr() for buffers in kept.take_in_order([2, 3], 5_000, 10, torch.float32) for buffer in buffers
+    ]
+    again = [
+        buffer.data_ptr() for buffers in kept.take_in_order([2, 3], 5_000, 10, torch.float32) for buffer in buffers
+    ]
+    assert again == before
+    assert [len(buffers) for buffers in kept.take_in_order([3, 3], 5_000, 10, torch.float32)] == [3, 3]
+    assert len(kept.take(2, 5_000, 10, torch.float32)) == 2
+    assert [len(buffers) for buffers in kept.take_in_order([], 5_000, 10, torch.float32)] == []
+
+
 def test_none_are_none() -> None:
     with pytest.raises(IndexError):
         Buffers(0, 10, 10, torch.float32).take()
@@ -97,4 +123,4 @@ def test_buffers_beyond_what_may_be_shared_have_memory_of_their_own(monkeypatch:
     for number, buffer in enumerate(each):
         buffer[:1_000], buffer[-1] = float(number), float(number)
     assert [buffer[0].item() for buffer in each] == [0.0, 1.0, 2.0]
-    assert sorted(buffer[-1].item() for buffer in each) == [0.0, 2.0, 2.0], "two share, and one does not"
+    assert sorted(buffer[-1].item() for buffer in each) == [1.0, 1.0, 2.0], "two share, and one does not"

@@ -12,7 +12,7 @@ import pytest
 from testbed.model.simulate import simulate
 from testbed.pipeline.depend import Message
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.receive_buffers import incoming, own_buffers, shared_buffers
+from testbed.pipeline.receive_buffers import come_in_order, incoming, own_buffers, shared_buffers
 from testbed.plan import costs
 from testbed.plan.memory_bytes import buffer_bytes
 from testbed.plan.plan import Plan
@@ -45,6 +45,16 @@ def counts(schedule: Schedule) -> list[int]:
 def test_1f1b_needs_no_more_however_many_microbatches_there_are() -> None:
     assert counts(made("1f1b", 4, 32)[1]) == counts(made("1f1b", 4, 8)[1]) == [4, 6, 5, 2]
     assert [len(numbers) for numbers in own_buffers(made("1f1b", 4, 32)[1])] == [32, 64, 64, 32]
+
+
+def test_messages_come_in_order_where_they_are_taken_as_they_are_sent() -> None:
+    _, schedule = made("1f1b", 4, 8)
+    assert come_in_order(schedule) == (True,) * 4
+    rows = list(schedule.rows)
+    first, second = (next(i for i, action in enumerate(rows[1]) if action.microbatch == n) for n in (0, 1))
+    rows[1] = (*rows[1][:first], rows[1][second], rows[1][first], *rows[1][first + 1 : second], *rows[1][second + 1 :])
+    swapped = replace(schedule, rows=tuple(rows))
+    assert come_in_order(swapped) == (True, False, False, True), "rank 1 takes them in another order, and sends so"
 
 
 def test_gpipe_proves_nothing_of_its_forwards() -> None:
