@@ -60,21 +60,25 @@ class LogicalClock:
         self.wake_late_s = 0.0
         """By how much the worst wake-up at the end of a slot was late."""
         self._spin_s = spin_s
+        self._waits_s = 0.0
+        """So much of what this rank is behind comes of waits that went unnoticed."""
 
     def begin(self, reached_s: float, ready_s: float) -> float:
         """The start of the slot of an action reached at `reached_s` whose input was there at `ready_s`."""
-        waited = ready_s - reached_s > UNNOTICED_WAIT_S
-        self.time_s = max(self.time_s, ready_s) if waited else self.time_s
+        if ready_s - reached_s > UNNOTICED_WAIT_S:
+            self.time_s, self._waits_s = max(self.time_s, ready_s), 0.0
         return self.time_s
 
-    def finish(self, duration_s: float, computed_s: float) -> float:
+    def finish(self, duration_s: float, reached_s: float, ready_s: float, computed_s: float) -> float:
         """Wait out the slot; returns by how much the real computation overran it (0 when it fitted).
 
-        The clock stays logical after an overrun: a following action that needs no data makes good for it.
+        What lies behind a slot because of waits that go unnoticed is no computation: the model has them too. The clock
+        stays logical after an overrun: a following action that needs no data makes good for it.
         """
         self.time_s += duration_s
         self.wake_late_s = max(self.wake_late_s, sleep_until(self.time_s, self._spin_s))
-        return max(0.0, computed_s - self.time_s)
+        self._waits_s = max(0.0, min(ready_s - self.time_s, self._waits_s + ready_s - reached_s))
+        return max(0.0, computed_s - self._waits_s - self.time_s)
 
     def follow(self, computed_s: float) -> None:
         """Without pacing: the slot is as long as the computation took."""

@@ -203,7 +203,7 @@ class ScheduleRun:
             if slot_s is None:
                 clock.follow(computed)
             else:
-                log.overruns.append(clock.finish(slot_s, computed))
+                log.overruns.append(clock.finish(slot_s, reached, ready, computed))
             if outgoing is not None:
                 sent = now_s()
                 sends.append(state.streams.send(*outgoing))
