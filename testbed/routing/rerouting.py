@@ -64,9 +64,6 @@ def with_continuations(plan: Plan, controller: Controller) -> Plan:
             training.append(swapped(plan, replace(training[-1], continues=continues)))
         _require_routes(plan, training[-1])
         for number in range(1, len(training)):
-            moved = rerouted(plan, training[number - 1], training[number])
-            training[number] = replace(training[number], routes=moved)
-        for number in range(1, len(training)):
             before, after_it = training[number - 1 : number + 1]
             if not str(changed(plan, before, after_it)):
                 label = before.jobs[0].choice.label
@@ -75,7 +72,21 @@ def with_continuations(plan: Plan, controller: Controller) -> Plan:
             training[number] = replace(after_it, label=_label(plan, before, after_it))
         found += training
     _require_own_labels(found, plan.events)
-    return replace(plan, cases=tuple(found), framing=_framing(plan, found))
+    return _routed(replace(plan, cases=tuple(found)))
+
+
+def _routed(plan: Plan) -> Plan:
+    """The plan with the routes that are chosen where its cases go on from others: as a run chooses them, which knows
+    all cases, so the iterations of each, and the lengths of super-packets, which routes may make shorter."""
+    while True:
+        cases = list(plan.cases)
+        for number, case in enumerate(cases):
+            if case.continues is not None:
+                cases[number] = replace(case, routes=rerouted(plan, cases[number - 1], case))
+        framing = _framing(plan, cases)
+        before, plan = plan.framing, replace(plan, cases=tuple(cases), framing=framing)
+        if framing == before:
+            return plan
 
 
 def without(plan: Plan, names: Collection[str]) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,13 @@ from testbed.plan.timeline import Event, JobArrives, LinkLost, Moment
 from testbed.plan.traffic import notices_s, planned_traffic
 from testbed.planning import file
 from testbed.planning.prediction import iteration_times, predict_jobs, predict_together
-from testbed.planning.resolve import load_plan, with_cases
+from testbed.planning.resolve import combinations, load_plan, with_cases, with_combinations
 from testbed.planning.schedules import choose as choose_schedules
 from testbed.planning.schedules import make
 from testbed.routing.apply import with_policies
 from testbed.routing.planner import Reach
 from testbed.routing.policies import choose
-from testbed.routing.rerouting import Controller, moves, with_continuations, with_timeline
+from testbed.routing.rerouting import Controller, moves, rerouted, with_continuations, with_timeline
 
 ROOT = Path(__file__).parents[2]
 RING = """
@@ -328,3 +329,45 @@ def test_plans_whose_events_cannot_be(event: int, changes: dict[str, object], ex
     written["events"][event] |= changes
     with pytest.raises(BadInput, match=expected):
         file.from_json(json.dumps(written), "plan.json")
+
+
+PARALLEL = """
+name: pair
+datacenters: {a: {nodes: 4}, b: {nodes: 4}}
+links:
+  - {between: [a, b], name: north, delay: 1 ms, rate: 900 Mbit/s}
+  - {between: [a, b], name: south, delay: 7 ms, rate: 1 Gbit/s}
+"""
+DRAWN = """
+model: {layers: 4, d_model: 16, heads: 2, sequence: 8}
+parallelism: {pipeline: 4}
+microbatches: 6
+microbatch_size: 1
+memory: 8
+pacing: {F: {median: 8 ms, p95: 16 ms, each: microbatch}, I: 9 ms, W: 6 ms}
+schedules: [1f1b]
+iterations: 4
+warmup: 1
+"""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_run_chooses_the_routes_that_the_plan_has(seed: int, tmp_path: Path) -> None:
+    """Of slots that are drawn, by when each flow sends: a run knows which iterations each case has."""
+    jobs = {
+        "one": "message: 1.2 MB\nplacement: [a/0, a/1, b/0, b/1]",
+        "two": "message: 1.6 MB\nplacement: [a/2, b/2, a/3, b/3]",
+    }
+    (tmp_path / "pair.yaml").write_text(PARALLEL)
+    for number, (name, own) in enumerate(jobs.items()):
+        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\nseed: {100 * number + seed}\n{own}\n{DRAWN}")
+    plan = load_plan(tmp_path / "pair.yaml", *(tmp_path / f"{name}.yaml" for name in jobs))
+    chosen = [choose_schedules(plan, job=number) for number in range(2)]
+    made = [make(plan, one, job=number).made for number, one in enumerate(chosen)]
+    plan, _ = with_policies(
+        with_combinations(plan, combinations(plan, chosen), made), [choose("greedy-time")], Reach(1e5)
+    )
+    found = with_events(plan, [JobArrives("two", Moment(2))], Controller("greedy-time", Reach(1e5)))
+    assert len(found.cases) == 2
+    for before, case in pairwise(found.cases):
+        assert rerouted(found, before, case) == case.routes
