@@ -60,6 +60,10 @@ def require_possible(task: Measurement) -> None:
     if task.mode is Mode.virtual and not is_paced(plan):
         raise BadInput.of(task.name, "pacing", "none", "seconds for F, I and W: computation takes no virtual time")
     extras.require("train")
+    if task.mode is Mode.virtual:
+        from testbed.vm.command import require_no_limits
+
+        require_no_limits(plan)
 
 
 def measure(

@@ -46,16 +46,17 @@ def determinism(
     from testbed.results.destination import results_directory
     from testbed.scratch import scratch_directory
     from testbed.vm import kernel
-    from testbed.vm.command import GuestTraining
+    from testbed.vm.command import GuestTraining, require_no_limits
     from testbed.vm.determinism import measure
 
     extras.require("train")
     kernel.require()
+    plan = load_plan(topology, workload, settings=settings or [], iterations=iterations)
+    require_no_limits(plan)
     with (
         scratch_directory("testbed-determinism-") as scratch,
         results_directory(out or scratch / "results", overwrite=False) as directory,
     ):
-        plan = load_plan(topology, workload, settings=settings or [], iterations=iterations)
         require_trainable(with_clock(plan, Clock("virtual")))
         training = GuestTraining(complete(plan, schedule, None, quiet=quiet), directory)
         try:

@@ -65,6 +65,10 @@ def knee(
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     links = sweeping.links_of(network, plan, link)
     choices = sweeping.choices_of(plan, schedule or [])
+    if measure:
+        from testbed.vm.command import require_no_limits
+
+        require_no_limits(plan)
     reporter, warned = Terminal(quiet=quiet), [*scale_warnings(plan), *of_changes(network)]
     for line in options.warnings(warned):
         reporter.say(line)

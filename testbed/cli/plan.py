@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from testbed.cli import options
-from testbed.errors import BadInput, listed
+from testbed.errors import BadInput, DoesNotFit, listed
 from testbed.files import require_writable, write_output
 
 if TYPE_CHECKING:
@@ -406,6 +406,8 @@ def plan_of(
     asked = PlanOptions(schedule, event=events, robust=robust, rounds=rounds, background=background)
     unfinished = unfinished_plan(what, workloads, asked, settings, trust=trust)
     if not workloads:
+        if strict:
+            require_all(unfinished, what)
         return unfinished
     plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
     return _with_iterations(plan)
@@ -454,6 +456,12 @@ def require_trust(path: Path) -> None:
             return
     expected = "no code of its own, or --trust: it runs with your rights"
     raise BadInput.of(str(path), "code", listed(code), expected)
+
+
+def require_all(plan: Plan, path: Path) -> None:
+    """Raises DoesNotFit where a plan that was read left schedules out, with why."""
+    if plan.left_out:
+        raise DoesNotFit(f"{path}: left_out: {'; '.join(plan.left_out.values())}")
 
 
 def read_plan(path: Path, given: Mapping[str, object], *, trust: bool = False) -> Plan:

@@ -281,7 +281,9 @@ def load_files(
     `direct` are further fields of the workloads, where not None. Raises BadInput.
     """
     overrides = overrides_of(settings)
-    overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
+    for key, value in direct.items():
+        if value is not None and (was := overrides[0].setdefault(key, str(value))) != str(value):
+            raise BadInput.of("--set", key, was, f"it once, not beside --{key} {value}")
     return load_topology(topology, overrides[1]), [load_workload(path, overrides[0]) for path in workloads]
 
 
@@ -294,7 +296,9 @@ def overrides_of(settings: Sequence[str]) -> tuple[dict[str, str], dict[str, str
             raise BadInput.of("--set", "setting", written, "KEY=VALUE")
         name = setting(key)
         in_topology = name.startswith(IN_TOPOLOGY)
-        overrides[in_topology][name.removeprefix(IN_TOPOLOGY)] = value
+        was = overrides[in_topology].setdefault(name.removeprefix(IN_TOPOLOGY), value)
+        if was != value:
+            raise BadInput.of("--set", key, value, f"it once, not beside {was!r}")
     return overrides
 
 

@@ -26,6 +26,11 @@ def main(directory: str, shaper: str, limit_s: str, *names: str) -> int:
     places = [Path(directory, name) for name in names]
     shaper = AUTO if shaper == "netem" else shaper  # where links change, the relay has to carry them
     trainings = [command.GuestTraining(file.read(place / file.NAME), place, shaper, quiet=True) for place in places]
+    # cells whose nodes have limits are refused alone, as whoever asked for them has them tried again
+    if without := [training for training in trainings if not training.plan.network.limits]:
+        trainings = without
+    else:
+        command.require_no_limits(trainings[0].plan)
     machine = command.choose_machine(trainings[0].plan.clock)
     boot, _ = command.train(machine, trainings, limit_s=float(limit_s), reporter=Lines(quiet=True))
     alone_and_lacking = [ended.code for ended in boot.ended] == [MachineLacks.exit_code]

@@ -26,6 +26,8 @@ def measure_plans(
 
     `what` names one of them in errors. Raises MachineLacks, BadInput, or RunFailed where one could not be measured.
     """
+    for planned in plans.values():
+        command.require_no_limits(planned)
     with ExitStack() as stack:
         if out is None:
             base = Path(stack.enter_context(TemporaryDirectory(prefix="testbed-sweep-")))

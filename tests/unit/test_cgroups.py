@@ -115,3 +115,22 @@ def test_a_guest_is_not_booted_for_limits_that_it_cannot_have(words: tuple[str, 
     said = "the topology has limits for its nodes (a/0, a/1), and a guest has none; use --clock real"
     assert done.stderr.splitlines()[-1] == f"error: {said}"
     assert list(tmp_path.iterdir()) == [topology]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("knee", "--points", "3", "--measure", "1", "--out"),
+        ("advise", "--axes", "4x1x1", "--microbatch-size", "4", "--schedule", "1f1b", "--confirm", "1", "--out"),
+        ("test-determinism", "--out"),
+        ("baseline", "save", "limited", "--baselines"),
+    ],
+)
+def test_what_measures_in_a_guest_refuses_limits_before_it_is_booted(words: tuple[str, ...], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    files = "two-dc-longhaul", "tiny-gpt-pp4", "--set", "datacenters.paris.cpus=0.5"
+    done = run_testbed(*words, out, *files)
+    assert done.returncode == ExitCode.MACHINE_LACKS
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("error: the topology has limits for its nodes (paris/0, paris/1, paris/2, paris/3)")
+    assert not out.exists()

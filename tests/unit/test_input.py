@@ -215,6 +215,19 @@ def test_a_fault_behind_the_files_names_the_file() -> None:
             ("plan", "a", "b", "--chaos", "mtbf=1 s", "--chaos", "mtbf=2 s"),
             "testbed plan: --chaos: got 'mtbf=2 s', expected it once, not beside 'mtbf=1 s'",
         ),
+        (("plan", "a", "b", "-o", "x", "--out=y"), "testbed plan: --out: got 'y', expected it once, not beside 'x'"),
+        (
+            ("run", "a", "b", "-q", "--picture", "--quiet", "--no-picture"),
+            "testbed run: --no-picture: got '--no-picture', expected it once, not beside '--picture'",
+        ),
+        (
+            ("plan", str(LONGHAUL), str(PP4), "--set", "iterations=3", "--iterations", "2"),
+            "--set: iterations: got '3', expected it once, not beside --iterations 2",
+        ),
+        (
+            ("predict", str(LONGHAUL), str(PP4), "--set", "links.0.delay=1ms", "--set", "topology.links.0.delay=2ms"),
+            "--set: topology.links.0.delay: got '2ms', expected it once, not beside '1ms'",
+        ),
     ],
 )
 def test_options_are_refused_in_one_line(
@@ -417,3 +430,13 @@ def test_a_mesh_of_sixty_datacenters_is_routed_in_a_moment(tmp_path: Path) -> No
     assert len(network.routes) == 60 * 59
     for one in network.routes[::300]:
         assert one.route == shortest(network.directions, one.source, one.target)
+
+
+@pytest.mark.parametrize("command", ["predict", "run"])
+def test_a_plan_that_left_schedules_out_is_refused_where_all_are_asked_for(command: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    assert run_testbed("plan", LONGHAUL, PP4, "--set", "memory=3", "-o", plan).returncode == 0
+    done = run_testbed(command, plan, "--strict")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {plan}: left_out: {PP4}: memory: schedule 1f1b: rank 0")
+    assert run_testbed("predict", plan).returncode == 0
