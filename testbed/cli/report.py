@@ -83,6 +83,10 @@ def report(
     if len(directories) > 1 and (html is None or svg or trace or as_json):
         expected = "one; several are shown by --html FILE, without --svg, --trace and --json"
         raise BadInput.of("testbed report", "DIR", f"{len(directories)} directories", expected)
+    parts = {"--memory": memory, "--messages": messages, "--checks": checks}
+    if as_json and not everything and any(parts.values()):
+        beside = ", ".join(name for name, given in parts.items() if given)
+        raise BadInput.of("--json", "option", beside, "none of these, or --details: the document has all of a run")
     if trace is not None:
         extras.require("trace")
         require_writable(trace, "--trace")

@@ -267,7 +267,7 @@ def _measure_rates(
             try:
                 found[i] = replace(found[i], rate_bps=_rate(lab, line, share, _rtt_s(link), jitter_s))
             except (RunFailed, OSError) as error:
-                trouble[i].append(f"rate probe: {error}")
+                trouble[i].append(str(error) if isinstance(error, RunFailed) else f"rate probe: {error}")
 
 
 def _rtt_s(link: Sequence[_Line]) -> float:

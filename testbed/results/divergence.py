@@ -12,7 +12,8 @@ import numpy as np
 from testbed.errors import BadInput
 from testbed.planning import file
 from testbed.results.contents import json_of
-from testbed.results.load import load_traces
+from testbed.results.destination import is_complete
+from testbed.results.load import has_traces, load_traces
 from testbed.trace.tables import KINDS, MESSAGE_KINDS, Table, Trace
 
 if TYPE_CHECKING:
@@ -115,6 +116,9 @@ def diverge(one: Path, other: Path) -> Divergence:
 
 
 def _measured(directory: Path) -> dict[str, Trace]:
+    """By label, what was measured of its cases. Raises BadInput, also for a run that ended before it had any."""
+    if (directory / "manifest.json").is_file() and not is_complete(directory) and not has_traces(directory):
+        raise BadInput.of(str(directory), "finished schedules", 0, "one or more: this run is incomplete")
     return {label: trace for (label, source), trace in load_traces(directory).items() if source == "measured"}
 
 

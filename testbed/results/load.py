@@ -50,8 +50,12 @@ def load_run(directory: Path) -> Run:
     if manifest is None and json_of(directory / "links.json") is None:
         raise BadInput.of(str(directory), "directory", "no manifest.json", "the results of a run")
     nothing: dict[str, Any] = {"complete": False, "schedules": []}
-    has_traces = all(has_table(directory / f"{name}.parquet") for name in TRACE_TABLES)
-    return Run(manifest or {}, comparison or nothing, is_complete(directory), has_traces)
+    return Run(manifest or {}, comparison or nothing, is_complete(directory), has_traces(directory))
+
+
+def has_traces(directory: Path) -> bool:
+    """Whether actions and messages of a case or more are there."""
+    return all(has_table(directory / f"{name}.parquet") for name in TRACE_TABLES)
 
 
 def load_traces(

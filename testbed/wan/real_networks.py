@@ -21,9 +21,11 @@ def require_suitable(plan: Plan, world_size: int) -> None:
 def require_a_real_network(plan: Plan) -> Plan:
     """The plan on the clock of the machines. Raises BadInput where it asks for what only a lab can do."""
     if plan.background:
-        raise BadInput.of(file.NAME, "background", f"{len(plan.background)}", "none: a real network has its own")
+        raise BadInput.of(file.NAME, "background", f"{len(plan.background)} rows", "none: a real network has its own")
     if plan.events:
-        raise BadInput.of(file.NAME, "events", f"{len(plan.events)}", "none: nothing changes a real network at will")
+        raise BadInput.of(
+            file.NAME, "events", f"{len(plan.events)} of them", "none: nothing changes a real one at will"
+        )
     if plan.network.limits:
         nodes = ", ".join(limit.node for limit in plan.network.limits)
         raise BadInput.of(file.NAME, "network.limits", nodes, "none: a machine of its own is nobody's to limit")

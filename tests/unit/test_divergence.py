@@ -104,3 +104,19 @@ def test_nothing_in_common_is_refused(other: Path, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "measured schedules another" in done.stderr
     assert run_testbed("diverge", RUN, tmp_path / "none").returncode == 2
+
+
+def test_a_run_without_a_finished_schedule_is_said_to_be_incomplete(other: Path) -> None:
+    for name in ("comparison.json", "actions.parquet", "messages.parquet"):
+        (other / name).unlink()
+    done = run_testbed("diverge", RUN, other)
+    assert done.returncode == 2
+    expected = "one or more: this run is incomplete"
+    assert done.stderr == f"error: {other}: finished schedules: got 0, expected {expected}\n"
+
+
+def test_parts_of_a_report_are_refused_beside_its_document() -> None:
+    done = run_testbed("report", RUN, "--json", "--checks", "--memory")
+    assert done.returncode == 2
+    expected = "none of these, or --details: the document has all of a run"
+    assert done.stderr == f"error: --json: option: got '--memory, --checks', expected {expected}\n"
