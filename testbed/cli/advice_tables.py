@@ -13,6 +13,7 @@ from rich.text import Text
 from testbed.cli import options
 from testbed.cli.range_cells import show_ranges
 from testbed.cli.table_layout import Column, Section, fitted
+from testbed.cli.untrusted import why_untrusted
 from testbed.grouping import grouped
 from testbed.planning.ties import range_keys
 from testbed.spec.topology import Topology
@@ -78,6 +79,7 @@ def show_answer(answer: Answer) -> None:
         *_legend(answer),
         *_helping(answer, console.width),
         *_measured(answer, console.width),
+        *why_untrusted((_named(one), row) for one, row in zip(answer.best, answer.measured, strict=False)),
         *(Text(line, style="bold") for line in _sentences(answer)),
     )
 

@@ -91,7 +91,7 @@ def _require_confirmable(confirm: int, out: Path | None) -> None:
     if confirm:
         extras.require("train")
     if out is not None:
-        require_place(out, overwrite=False)
+        require_place(out, overwrite=None)
 
 
 def _grid(

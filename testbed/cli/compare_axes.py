@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from testbed import extras
 from testbed.cli import options
 from testbed.cli.table_layout import Column, Section, fitted
+from testbed.cli.untrusted import why_untrusted
 from testbed.errors import BadInput, ExitCode
 from testbed.files import output, require_writable, write_output
 
@@ -41,7 +43,7 @@ _Measure = Annotated[
 _Picture = Annotated[
     Path | None, typer.Option(metavar="FILE", callback=options.drawable, help="Draw a map (.svg or .png).")
 ]
-_Out = Annotated[Path | None, typer.Option(help="Keep what is measured, and axes.json, here.")]
+_Out = Annotated[Path | None, typer.Option(help="Keep axes.json here; what is measured in a new directory.")]
 
 
 def compare_axes(
@@ -64,6 +66,7 @@ def compare_axes(
     """
     from testbed.cli.progress import Terminal
     from testbed.planning.resolve import overrides_of_one
+    from testbed.results.destination import require_place
     from testbed.spec import load_workload
     from testbed.sweep.axes import compare, require_axes
 
@@ -77,6 +80,8 @@ def compare_axes(
         workload, overrides_of_one(settings or [], "a field of the workload: --delay and --rate say what the link is")
     )
     require_axes(asked)
+    if measure and out is not None:
+        require_place(out, overwrite=None)
     if out is not None:
         require_writable(out / "axes.json", "--out", make=True)
     reporter = Terminal(quiet=quiet)
@@ -176,11 +181,22 @@ def _print(console: Console, name: str, found: Sequence[Compared], measured: Seq
     options.show(console, *fitted(keys(found), sections, console.width))
     if measured:
         key = keys([point.predicted for point in measured])
-        options.show(console, *fitted(key, [_measured(measured)], console.width))
+        options.show(console, *fitted(key, [_measured(measured)], console.width), *_untrusted(measured))
 
 
 def _seconds(value: float) -> str:
     return f"{value:.2f} s"
+
+
+def _untrusted(measured: Sequence[MeasuredPoint]) -> Iterator[Text]:
+    """Of every run that there is and that is not trusted why, and of others that they are not there."""
+    from testbed.units import show_rate, show_time
+
+    for point in measured:
+        link = f"over {show_time(point.predicted.point.delay_s)}, {show_rate(point.predicted.point.rate_bps)}"
+        for axis, row in (("pipeline", point.pipeline), ("data", point.data)):
+            name = f"{axis} {link}"
+            yield from why_untrusted([(name, row)]) if row else [Text(f"{name} not measured: its logs say why")]
 
 
 def _measured(measured: Sequence[MeasuredPoint]) -> Section:

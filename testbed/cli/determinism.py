@@ -55,7 +55,7 @@ def determinism(
     require_no_limits(plan)
     with (
         scratch_directory("testbed-determinism-") as scratch,
-        results_directory(out or scratch / "results", overwrite=False) as directory,
+        results_directory(out or scratch / "results", overwrite=None) as directory,
     ):
         require_trainable(with_clock(plan, Clock("virtual")))
         training = GuestTraining(complete(plan, schedule, None, quiet=quiet), directory)

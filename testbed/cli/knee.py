@@ -11,6 +11,7 @@ from rich.table import Table
 from testbed import extras
 from testbed.cli import options
 from testbed.cli.range_cells import show_ranges
+from testbed.cli.untrusted import why_untrusted
 from testbed.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def knee(
     if measure:
         extras.require("train")
     if out is not None:
-        require_place(out, overwrite=False)
+        require_place(out, overwrite=None)
     network, (job,) = resolve.load_files(topology, workload, settings=settings or [])
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     links = sweeping.links_of(network, plan, link)
@@ -142,7 +143,8 @@ def _show(found: Sweep, measured: MeasuredRates, heading: str, within: float, la
         enough = f"beyond {last}" if knee.enough_bps is None else show_rate(knee.enough_bps)
         table.add_row(knee.label, *shown, enough, show_rate(knee.full_bps))
     console.print(table)
-    options.show(console, *_own_rates(found))
+    said = ((f"{label} at {show_rate(rate)}", row) for rate, rows in measured.items() for label, row in rows.items())
+    options.show(console, *_own_rates(found), *why_untrusted(said))
 
 
 def _own_rates(found: Sweep) -> list[str]:

@@ -56,11 +56,12 @@ LOCK = ".lock"
 
 
 @contextmanager
-def results_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
+def results_directory(path: Path, *, overwrite: bool | None) -> Iterator[Path]:
     """The directory to write into while this lasts: `path`, or with `overwrite` of older results a new one beside it.
 
     The older results are replaced at the end, and only by complete ones (`is_complete`); else they stay as they are,
-    and a line on stderr says where the new ones are. Files that no run wrote are never touched.
+    and a line on stderr says where the new ones are. Files that no run wrote are never touched. None: who asks has no
+    --overwrite.
     Raises BadInput when another run is writing to `path`, or when there is something that may not be overwritten.
     """
     with ExitStack() as stack:
@@ -82,7 +83,7 @@ def results_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
         yield working
 
 
-def require_place(path: Path, *, overwrite: bool) -> None:
+def require_place(path: Path, *, overwrite: bool | None) -> None:
     """Raises BadInput now where `results_directory` would later, after long work."""
     try:
         _refuse_contents(path, overwrite)
@@ -93,11 +94,12 @@ def require_place(path: Path, *, overwrite: bool) -> None:
         raise BadInput.of("--out", "directory", str(path), f"a place to write ({error.strerror})") from error
 
 
-def _refuse_contents(path: Path, overwrite: bool) -> None:
+def _refuse_contents(path: Path, overwrite: bool | None) -> None:
     if path.exists() and not path.is_dir():
         raise BadInput.of("--out", "directory", str(path), "a directory, not a file")
     if not overwrite and path.exists() and not _is_empty(path):
-        raise BadInput.of("--out", "directory", str(path), "a new or empty directory (or --overwrite)")
+        option = "" if overwrite is None else " (or --overwrite)"
+        raise BadInput.of("--out", "directory", str(path), f"a new or empty directory{option}")
 
 
 def _refuse_links(path: Path) -> None:

@@ -32,7 +32,7 @@ def measure_plans(
         if out is None:
             base = Path(stack.enter_context(TemporaryDirectory(prefix="testbed-sweep-")))
         else:
-            base = stack.enter_context(results_directory(out, overwrite=False))
+            base = stack.enter_context(results_directory(out, overwrite=None))
         trainings = []
         for name, planned in plans.items():
             plan = with_clock(_measured_once(planned), CLOCK)

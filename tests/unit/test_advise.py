@@ -445,6 +445,8 @@ def test_confirming_measures_as_many_of_the_best(monkeypatch: pytest.MonkeyPatch
     done = run(LONGHAUL, PP4, *FEW, "--confirm", "1")
     assert done.exit_code == 0, done.output
     assert "trained on the virtual clock" in done.output
+    shown = run(LONGHAUL, PP4, *FEW, "--confirm", "2", "--top", "1")
+    assert " untrusted: not every check could be taken" in shown.output
     done = run(LONGHAUL, PP4, *FEW, "--confirm", "2", "--top", "1", "--json")
     assert done.exit_code == 5, "one cannot be trusted"
     rows = json.loads(done.output)["candidates"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import run_testbed
 from typer.testing import CliRunner
 
 from testbed.cli import app
@@ -97,6 +98,19 @@ def test_tables_at_80_columns(
     assert "128 ms  32 Gbit/s" in shown
     assert "        8.192 Tbit/s" in shown, "a delay is said once"
     assert "+0.100%" in shown
+    assert "untrusted" not in shown
+    row = entry(grid[0], "data", 1.002) | {"trusted": False, "reasons": ["late"]}
+    _print(stdout_console(80), "job", grid, [MeasuredPoint(grid[0], None, row)])
+    shown = capsys.readouterr().out
+    assert "pipeline over 4 ms, 32 Gbit/s not measured: its logs say why" in shown
+    assert "data over 4 ms, 32 Gbit/s untrusted: late" in shown
+
+
+def test_what_is_measured_goes_to_a_new_directory(tmp_path: Path) -> None:
+    (tmp_path / "axes.json").write_text("{}")
+    done = run_testbed("compare-axes", LLAMA3, "--measure", "1", "--out", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith("', expected a new or empty directory\n"), "it has no --overwrite"
 
 
 def test_a_measured_winner_is_its_own() -> None:

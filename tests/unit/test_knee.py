@@ -101,6 +101,7 @@ def trained(_: object, trainings: list[command.GuestTraining], **__: object) -> 
         assert one.plan.jobs[0].workload.iterations == 1
         rate = one.plan.network.directions[0].rate_bps
         row = {"label": "geopipe", "measured_s": 1e8 / rate, "error": 0.001, "trusted": rate > 100e6}
+        row["reasons"] = [] if row["trusted"] else ["loss differs", "gradients differ"]
         documents.append({"schedules": [row]})
     return None, documents
 
@@ -116,6 +117,7 @@ def test_the_command_draws_and_names_the_rates(tmp_path: Path, monkeypatch: pyte
     # but for where the picture is, which nobody could copy if it were cut
     assert max(len(line) for line in shown.output.splitlines() if "drawn in" not in line) <= 80
     assert shown.output.count("+0.100%") == 2
+    assert " untrusted: loss differs (and 1 more)" in " ".join(shown.output.split())
     drawn = picture.read_text(encoding="utf-8")
     assert "geopipe, measured" in drawn
     assert "S/(B tau) = 1 at 134.3 Mbit/s" in drawn
