@@ -26,6 +26,9 @@ def require_a_real_network(plan: Plan) -> Plan:
         raise BadInput.of(
             file.NAME, "events", f"{len(plan.events)} of them", "none: nothing changes a real one at will"
         )
+    if plan.adaptation is not None:
+        expected = "none: ranks on machines of their own keep the schedule that they began with"
+        raise BadInput.of(file.NAME, "adaptation", plan.adaptation.controller, expected)
     if plan.network.limits:
         nodes = ", ".join(limit.node for limit in plan.network.limits)
         raise BadInput.of(file.NAME, "network.limits", nodes, "none: a machine of its own is nobody's to limit")

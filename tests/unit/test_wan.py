@@ -181,6 +181,7 @@ def test_the_command_without_torchrun_is_bad_input(tmp_path: Path) -> None:
         ((), None, 4, "plan.json: file: got 'No such file or directory'"),
         ((), "name: no-plan", 4, "plan.json: file: got 'Expecting value"),
         (("--event", "link paris--warsaw rate 50 % at 1"), "", 4, "plan.json: events: got '2 of them'"),
+        (("--adapt", "ski-rental"), "", 4, "plan.json: adaptation: got 'ski-rental', expected none"),
         ((), "", 3, "environment: WORLD_SIZE: got 3, expected 4"),
     ],
 )
