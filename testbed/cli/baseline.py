@@ -18,6 +18,7 @@ from testbed.files import output, output_directory, require_writable, write_outp
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from testbed.baseline.check import Extent
     from testbed.baseline.check_report import CheckReport
     from testbed.baseline.ci_formats import Target
     from testbed.baseline.history import CheckRecord
@@ -179,7 +180,7 @@ def check(
     """Repeat baselines and say what is slower, faster or less true, by how much. Exit code 1: outside tolerance."""
     from testbed.baseline import check_report as reports
     from testbed.baseline import history as histories
-    from testbed.baseline.check import Extent, load, repeat
+    from testbed.baseline.check import load, repeat
     from testbed.baseline.ci_formats import targets_of
     from testbed.baseline.junit import junit as as_junit
     from testbed.cli.progress import Terminal
@@ -193,8 +194,7 @@ def check(
             raise BadInput.of("--history", "option", str(history), "no --set beside it: those are not the baselines")
         histories.require_writable(history)
     limit_s = options.wall_limit_of(wall_limit, guest=not predict_only, otherwise=MANY_PLANS_S)
-    wanted = Extent.predictions if predict_only else Extent.quick if quick else Extent.all
-    subjects = load(root, names or [], settings or [], wanted)
+    subjects = load(root, names or [], settings or [], _extent(quick, out, predict_only=predict_only))
     with _place(out) as scratch:
         checked = repeat(subjects, scratch, limit_s=limit_s, reporter=Terminal(quiet=quiet))
     report = reports.CheckReport(checked, allow_faster, tuple(settings or ()))
@@ -299,6 +299,16 @@ def _listed(found: Sequence[Baseline], width: int) -> list[RenderableType]:
             groups.setdefault(fact, []).append(baseline.name)
     below = [Text(f"{'all' if len(names) == len(found) else ', '.join(names)}: {why}") for why, names in groups.items()]
     return [*fitted(key, [Section("baselines", columns)], width), *below]
+
+
+def _extent(quick: bool, out: Path | None, *, predict_only: bool) -> Extent:
+    """How much is repeated. Raises BadInput for what is said of runs where all is predicted."""
+    from testbed.baseline.check import Extent
+
+    for option, value in {"--quick": quick or None, "--out": out and str(out)}.items():
+        if predict_only and value is not None:
+            raise BadInput.of(option, "option", value, "no --predict-only beside it: nothing is run then")
+    return Extent.predictions if predict_only else Extent.quick if quick else Extent.all
 
 
 @contextmanager

@@ -174,6 +174,14 @@ def test_what_only_measuring_uses(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_what_only_repeated_runs_have(tmp_path: Path) -> None:
+    for words in (["--quick"], ["--out", str(tmp_path / "runs")]):
+        done = called("baseline", "check", "--predict-only", *words)
+        assert f"{words[0]}: option: got" in str(done.exception), done.output
+        assert "expected no --predict-only beside it" in str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_flow_is_large_enough() -> None:
     done = called("route", CLOS, PP4, "--schedule", "1f1b", "--policy", "greedy", "--elephants-from", "9 GB")
     assert "there is nothing to route: no flow sends as much as --elephants-from" in " ".join(done.output.split())
