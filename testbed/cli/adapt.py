@@ -261,7 +261,7 @@ def _of_jobs(found: Rehearsal, names: Sequence[str]) -> Table:
 
     table = Table(title="every job, from its own start", title_justify="left")
     for number, column in enumerate(("job", "never adapting", "controller", "oracle", "gain", "of the oracle's")):
-        table.add_column(column, justify="right" if number else "left")
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
     for name, times in zip(names, found.jobs, strict=True):
         gain_s, most_s = times.never_s - times.adapted_s, times.never_s - times.oracle_s
         share = f"{gain_s / most_s:.1%}" if most_s > WORTH_KNOWING * times.never_s else "nothing to gain"

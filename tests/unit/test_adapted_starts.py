@@ -360,3 +360,12 @@ def test_one_job_has_nobody_to_make_room_for(tmp_path: Path, command: str) -> No
     done = run_testbed(command, "two-dc-longhaul", "tiny-gpt-pp4", "--vary", "starts=8", *words)
     assert done.returncode == ExitCode.BAD_INPUT
     assert "several jobs: one alone" in " ".join(done.stderr.split())
+
+
+def test_names_of_jobs_are_whole_in_80_columns(tmp_path: Path) -> None:
+    pair = "two-dc-longhaul", "tiny-gpt-pp4", "tiny-gpt-pp4", "--schedule", "1f1b"
+    words = "--vary", "starts=1", "--iterations", "2", "--picture", tmp_path / "a.svg"
+    done = run_testbed("adapt", *pair, *words, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    assert "…" not in done.stdout
+    assert "│ tiny-gpt-pp4- │" in done.stdout
