@@ -15,6 +15,7 @@ from testbed.cli.untrusted import why_untrusted
 from testbed.errors import ExitCode
 
 if TYPE_CHECKING:
+    from testbed.cli.progress import Terminal
     from testbed.sweep.knee import Knee, Sweep, Swept
     from testbed.sweep.measured_rates import MeasuredRates
 
@@ -77,12 +78,7 @@ def knee(
     rates = sweeping.rates_around(full, points, sweeping.least_bps(plan, links))
     with reporter.solving() as watch, reporter.step("predicting", points + len(choices)) as step:
         found = sweeping.sweep(plan, links, choices, rates, within / 100, step.advance, watch)
-    measured: MeasuredRates = {}
-    if measure:
-        from testbed.sweep import measured_rates
-
-        places, limit_s = measured_rates.spread(len(found.swept), measure), wall_limit or 3600.0
-        measured = measured_rates.measure(found.swept, places, out, limit_s=limit_s, reporter=reporter)
+    measured = _measured(found, measure, out, wall_limit or 3600.0, reporter) if measure else {}
     heading, lab = f"{job.name} on {network.name}, {links.name}", lab_seconds(plan)
     _draw(found, measured, picture, heading, within / 100, lab)
     if as_json:
@@ -93,6 +89,14 @@ def knee(
         options.stdout_console(100).print(f"drawn in {picture}", highlight=False, soft_wrap=True)
     if not all(row["trusted"] for rows in measured.values() for row in rows.values()):
         raise typer.Exit(ExitCode.UNTRUSTED)
+
+
+def _measured(found: Sweep, count: int, out: Path | None, limit_s: float, reporter: Terminal) -> MeasuredRates:
+    """So many of the rates, measured on the virtual clock. Raises as measured_rates.measure."""
+    from testbed.sweep import measured_rates
+
+    places = measured_rates.spread(len(found.swept), count)
+    return measured_rates.measure(found.swept, places, out, limit_s=limit_s, reporter=reporter)
 
 
 def _draw(found: Sweep, measured: MeasuredRates, picture: Path, heading: str, share: float, lab: float | None) -> None:

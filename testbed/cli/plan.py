@@ -406,8 +406,7 @@ def plan_of(
     asked = PlanOptions(schedule, event=events, robust=robust, rounds=rounds, background=background)
     unfinished = unfinished_plan(what, workloads, asked, settings, trust=trust)
     if not workloads:
-        if strict:
-            require_all(unfinished, what)
+        require_all(unfinished, what, strict=strict)
         return unfinished
     plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
     return _with_iterations(plan)
@@ -458,9 +457,9 @@ def require_trust(path: Path) -> None:
     raise BadInput.of(str(path), "code", listed(code), expected)
 
 
-def require_all(plan: Plan, path: Path) -> None:
-    """Raises DoesNotFit where a plan that was read left schedules out, with why."""
-    if plan.left_out:
+def require_all(plan: Plan, path: Path, *, strict: bool) -> None:
+    """With `strict`, raises DoesNotFit where a plan that was read left schedules out, with why."""
+    if strict and plan.left_out:
         raise DoesNotFit(f"{path}: left_out: {'; '.join(plan.left_out.values())}")
 
 

@@ -118,8 +118,7 @@ def run(
     more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos, background, vary
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more, elastic)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations, trust=trust)
-    if strict and not workloads:
-        planning.require_all(plan, what)
+    planning.require_all(plan, what, strict=strict)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
     guest = options.in_guest(vm, virtual=plan.clock.name == "virtual")
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
