@@ -16,6 +16,7 @@ from testbed.errors import ExitCode
 
 if TYPE_CHECKING:
     from testbed.cli.progress import Terminal
+    from testbed.plan.plan import Plan
     from testbed.sweep.knee import Knee, Sweep, Swept
     from testbed.sweep.measured_rates import MeasuredRates
 
@@ -59,8 +60,6 @@ def knee(
     from testbed.sweep import knee as sweeping
 
     options.only_beside_measure(measure, {"--out": None if out is None else str(out), "--wall-limit": wall_limit})
-    if measure:
-        extras.require("train")
     if out is not None:
         require_place(out, overwrite=None)
     network, (job,) = resolve.load_files(topology, workload, settings=settings or [])
@@ -68,9 +67,7 @@ def knee(
     links = sweeping.links_of(network, plan, link)
     choices = sweeping.choices_of(plan, schedule or [])
     if measure:
-        from testbed.vm.command import require_no_limits
-
-        require_no_limits(plan)
+        _require_measurable(plan)
     reporter, warned = Terminal(quiet=quiet), [*scale_warnings(plan), *of_changes(network)]
     for line in options.warnings(warned):
         reporter.say(line)
@@ -97,6 +94,14 @@ def _measured(found: Sweep, count: int, out: Path | None, limit_s: float, report
 
     places = measured_rates.spread(len(found.swept), count)
     return measured_rates.measure(found.swept, places, out, limit_s=limit_s, reporter=reporter)
+
+
+def _require_measurable(plan: Plan) -> None:
+    """Raises MachineLacks, before all that is predicted, where no guest could train this."""
+    from testbed.vm.command import require_no_limits
+
+    extras.require("train")
+    require_no_limits(plan)
 
 
 def _draw(found: Sweep, measured: MeasuredRates, picture: Path, heading: str, share: float, lab: float | None) -> None:

@@ -313,10 +313,13 @@ def _with_iterations(plan: Plan) -> Plan:
 
 
 def to_train(
-    plan: Plan, asked: PlanOptions, workloads: Sequence[Path] | None, *, quiet: bool, strict: bool
+    plan: Plan, asked: PlanOptions, what: Path, workloads: Sequence[Path] | None, *, quiet: bool, strict: bool
 ) -> tuple[Plan, tuple[str, ...]]:
-    """A plan of these files as `scheduled_and_routed` makes it; one that was read is as it is. Raises BadInput."""
+    """A plan of these files as `scheduled_and_routed` makes it; one that was read, from `what`, is as it is. Raises
+    BadInput, `strict` also for one that left schedules out.
+    """
     if not workloads:
+        require_all(plan, what, strict=strict)
         return plan, ()
     return scheduled_and_routed(plan, asked, workloads, quiet=quiet, strict=strict, to_train=True)
 

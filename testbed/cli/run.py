@@ -118,7 +118,6 @@ def run(
     more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos, background, vary
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more, elastic)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations, trust=trust)
-    planning.require_all(plan, what, strict=strict)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
     guest = options.in_guest(vm, virtual=plan.clock.name == "virtual")
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
@@ -126,9 +125,9 @@ def run(
     _require_possible(plan, control=control, again=again, light=light, guest=guest, elastic=elastic)
     directory = _place(plan, out, overwrite=overwrite)
     shown = require_showable(show or (), directory)
-    plan, remarks = _lightened(*planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict), light=light)
+    plan, said = _lightened(*planning.to_train(plan, asked, what, workloads, quiet=quiet, strict=strict), light=light)
     where = directory, overwrite, shaper, priority, strict, control, vm, limit_s
-    raise typer.Exit(execute(plan, Request(*where, picture, as_json, quiet, shown, again), remarks))
+    raise typer.Exit(execute(plan, Request(*where, picture, as_json, quiet, shown, again), said))
 
 
 def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> Plan:

@@ -281,9 +281,7 @@ def load_files(
     `direct` are further fields of the workloads, where not None. Raises BadInput.
     """
     overrides = overrides_of(settings)
-    for key, value in direct.items():
-        if value is not None and (was := overrides[0].setdefault(key, str(value))) != str(value):
-            raise BadInput.of("--set", key, was, f"it once, not beside --{key} {value}")
+    overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
     return load_topology(topology, overrides[1]), [load_workload(path, overrides[0]) for path in workloads]
 
 

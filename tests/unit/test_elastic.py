@@ -182,10 +182,12 @@ def planned(tmp_path: Path, *words: str, sharding: str = "none", replicas: int =
     return file.read(out)
 
 
-def settings(sharding: str, replicas: int) -> list[str]:
+def settings(sharding: str, replicas: int, beside: tuple[str, ...] = ()) -> list[str]:
+    """Without what the words `beside` them set."""
     found = ["--schedule", "1f1b", "--iterations", "5", "--set", "warmup=1", "--set", "microbatches=4"]
     for one in (f"parallelism.data={replicas}", "parallelism.pipeline=2", f"data_parallel.sharding={sharding}"):
-        found += ["--set", one]
+        if not any(word.startswith(f"{one.partition('=')[0]}=") for word in beside):
+            found += ["--set", one]
     return found
 
 
@@ -215,7 +217,7 @@ def settings(sharding: str, replicas: int) -> list[str]:
 )
 def test_what_cannot_be_is_one_clear_error(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     out = tmp_path / "plan.json"
-    done = run_testbed("plan", "two-dc-longhaul", "tiny-gpt-pp4", *settings("none", 3), *words, "-o", out)
+    done = run_testbed("plan", "two-dc-longhaul", "tiny-gpt-pp4", *settings("none", 3, words), *words, "-o", out)
     assert done.returncode == 2, done.stderr
     assert said in " ".join(done.stderr.split())
     assert not out.exists()

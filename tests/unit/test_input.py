@@ -221,10 +221,6 @@ def test_a_fault_behind_the_files_names_the_file() -> None:
             "testbed run: --no-picture: got '--no-picture', expected it once, not beside '--picture'",
         ),
         (
-            ("plan", str(LONGHAUL), str(PP4), "--set", "iterations=3", "--iterations", "2"),
-            "--set: iterations: got '3', expected it once, not beside --iterations 2",
-        ),
-        (
             ("predict", str(LONGHAUL), str(PP4), "--set", "links.0.delay=1ms", "--set", "topology.links.0.delay=2ms"),
             "--set: topology.links.0.delay: got '2ms', expected it once, not beside '1ms'",
         ),

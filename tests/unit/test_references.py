@@ -28,7 +28,8 @@ SMALL = ["microbatches=2", "microbatch_size=1", "iterations=1", "warmup=1", "mod
 
 def plan_of(*settings: str) -> Plan:
     files = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
-    plan = load_plan(*files, settings=[*SMALL, *settings])
+    others = {setting.partition("=")[0] for setting in settings}
+    plan = load_plan(*files, settings=[*(one for one in SMALL if one.partition("=")[0] not in others), *settings])
     choice = ScheduleChoice(schedule="1f1b")
     return with_cases(plan, [choice], {choice.label: generate(plan, choice)})
 
