@@ -30,6 +30,8 @@ GROUPS = {
 }
 """The options of all commands, by what they are for."""
 
+_HAPPENS = (*GROUPS["Events during training"], *GROUPS["Workers that fail"])
+
 _OTHERS = "Others"
 
 _NET, _JOB = "two-dc-longhaul", "tiny-gpt-pp4"
@@ -155,25 +157,21 @@ class GroupedCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raises BadInput where an option stands in place of another one's value, which would take it as that.
 
-        And where one that takes a single value, or a switch with its opposite, stands twice: the last alone would be
-        taken.
+        And where one that says what happens in a training stands twice, of which the last alone would be taken.
         """
         options = [param for param in self.params if param.param_type_name == "option"]
         names = {name for param in options for name in (*param.opts, *param.secondary_opts)} | {*HELP_OPTIONS}
         valued = {name for param in options if not getattr(param, "is_flag", False) for name in param.opts}
-        once = {name: param for param in options if not param.multiple for name in (*param.opts, *param.secondary_opts)}
-        given, words = dict[str | None, str](), iter(args)
+        once = {name for param in options if not param.multiple for name in param.opts if name in _HAPPENS}
+        given, words = dict[str, str](), iter(args)
         for word in words:
             if word == "--" or ctx.resilient_parsing:  # the latter: a shell asks how a line may go on
                 break
             name, joined, value = word.partition("=")
             if not joined and name in valued and (value := next(words, "")).partition("=")[0] in names:
                 raise BadInput.of(ctx.command_path, word, value, "its value: another option stands there")
-            if (param := once.get(name)) is not None:
-                names_of_it = param.secondary_opts if name in param.secondary_opts else param.opts
-                said = value if name in valued else max(names_of_it, key=len)
-                if (was := given.setdefault(param.name, said)) != said:
-                    raise BadInput.of(ctx.command_path, name, said, f"it once, not beside {was!r}")
+            if name in once and given.setdefault(name, value) != value:
+                raise BadInput.of(ctx.command_path, name, value, f"it once, not beside {given[name]!r}")
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

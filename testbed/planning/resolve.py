@@ -286,7 +286,7 @@ def load_files(
 
 
 def overrides_of(settings: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Settings (KEY=VALUE) of the workloads, and of the topology. Raises BadInput."""
+    """Settings (KEY=VALUE) of the workloads, and of the topology; of one given twice the last. Raises BadInput."""
     overrides: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for written in settings:
         key, separator, value = written.partition("=")
@@ -294,9 +294,7 @@ def overrides_of(settings: Sequence[str]) -> tuple[dict[str, str], dict[str, str
             raise BadInput.of("--set", "setting", written, "KEY=VALUE")
         name = setting(key)
         in_topology = name.startswith(IN_TOPOLOGY)
-        was = overrides[in_topology].setdefault(name.removeprefix(IN_TOPOLOGY), value)
-        if was != value:
-            raise BadInput.of("--set", key, value, f"it once, not beside {was!r}")
+        overrides[in_topology][name.removeprefix(IN_TOPOLOGY)] = value
     return overrides
 
 

@@ -215,15 +215,6 @@ def test_a_fault_behind_the_files_names_the_file() -> None:
             ("plan", "a", "b", "--chaos", "mtbf=1 s", "--chaos", "mtbf=2 s"),
             "testbed plan: --chaos: got 'mtbf=2 s', expected it once, not beside 'mtbf=1 s'",
         ),
-        (("plan", "a", "b", "-o", "x", "--out=y"), "testbed plan: --out: got 'y', expected it once, not beside 'x'"),
-        (
-            ("run", "a", "b", "-q", "--picture", "--quiet", "--no-picture"),
-            "testbed run: --no-picture: got '--no-picture', expected it once, not beside '--picture'",
-        ),
-        (
-            ("predict", str(LONGHAUL), str(PP4), "--set", "links.0.delay=1ms", "--set", "topology.links.0.delay=2ms"),
-            "--set: topology.links.0.delay: got '2ms', expected it once, not beside '1ms'",
-        ),
     ],
 )
 def test_options_are_refused_in_one_line(
