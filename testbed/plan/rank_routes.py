@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from testbed.plan import routes
 from testbed.plan.network_state import NetworkState, network_at, planned
 from testbed.plan.plan import Case, Plan, Route
@@ -33,3 +35,8 @@ class RankRoutes:
     def datacenter(self, rank: int) -> str:
         """Where a rank is."""
         return self._datacenter[rank]
+
+    def longest_s(self, wire_bytes: Sequence[float]) -> float:
+        """How long the direction is busy that is so longest, with so many bytes each; 0 without any."""
+        directions = self.network.everything
+        return max((8 * size / one.rate_bps for size, one in zip(wire_bytes, directions, strict=True)), default=0.0)

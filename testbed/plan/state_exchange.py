@@ -21,6 +21,7 @@ from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Job, Network, Plan
 from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.recovery import Failure, MemoryCheckpoints
+from testbed.plan.traffic import acknowledged_s
 
 HEADER_ELEMENTS = 2
 """Ahead of the numbers of a state: how far training has come, and how often the optimizer has stepped."""
@@ -187,6 +188,18 @@ def state_traffic(plan: Plan, case: Case, messages: Sequence[StateMessage]) -> t
                     bytes_[index] += size
                     number[index] += 1
     return tuple(StateTraffic(*totals) for totals in zip(bytes_, number, strict=True))
+
+
+def state_acknowledgements_s(plan: Plan, case: Case, messages: Sequence[StateMessage]) -> float:
+    """How long the fullest direction is busy with the acknowledgements of the only job's states."""
+    (job,) = plan.jobs
+    first = job.mesh.first_rank
+    sent = (
+        (first + message.source, first + message.target, part, 1)
+        for message in messages
+        for part in state_parts(job, message)
+    )
+    return acknowledged_s(plan, RankRoutes(plan, case), sent)
 
 
 def by_source(messages: Sequence[StateMessage]) -> Mapping[int, list[StateMessage]]:

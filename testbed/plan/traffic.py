@@ -9,7 +9,7 @@ from typing import NamedTuple
 from testbed.plan import routes
 from testbed.plan.events import at_work
 from testbed.plan.exchange import exchange_at
-from testbed.plan.framing import ACK_BYTES, part_bytes, super_packet_bytes, there_and_back
+from testbed.plan.framing import ACK_BYTES, part_bytes, sent_and_acknowledged, super_packet_bytes, there_and_back
 from testbed.plan.microbatches import job_in
 from testbed.plan.moved_weights import MovedWeights, moved_weights
 from testbed.plan.network_state import NetworkState
@@ -99,14 +99,40 @@ def notices_s(plan: Plan, case: Case, network: NetworkState | None = None) -> fl
     """How long the fullest direction is busy with gloo's notices of the receives that ranks post for an iteration, and
     with their acknowledgements: an iteration that begins earlier finds them in its way. `network`: see RankRoutes."""
     route_of = RankRoutes(plan, case, network)
-    directions = route_of.network.everything
-    bytes_ = [0.0] * len(directions)
+    bytes_ = [0.0] * len(route_of.network.everything)
     for source, target, _, number in _posted_ahead(plan, case, at_work(plan, case)):
         for index in route_of(target, source):
             bytes_[index] += number * plan.host_costs.notice_bytes
         for index in route_of(source, target):
             bytes_[index] += number * ACK_BYTES
-    return max((8 * size / direction.rate_bps for size, direction in zip(bytes_, directions, strict=True)), default=0.0)
+    return route_of.longest_s(bytes_)
+
+
+def acknowledgements_s(plan: Plan, case: Case, network: NetworkState | None = None) -> float:
+    """How long the fullest direction is busy with the acknowledgements of an iteration's messages. `network`: see
+    RankRoutes."""
+    return acknowledged_s(plan, RankRoutes(plan, case, network), _messages(plan, case, at_work(plan, case)))
+
+
+def swap_acknowledgements_s(plan: Plan, before: Case, case: Case, job: int) -> float:
+    """The same of the weights that move for a job to go on with another case, on links as they are from then on."""
+    workload, sent = plan.jobs[job].workload, []
+    for one in moved_weights(plan, job, before.jobs[job].stage_to_rank, case.jobs[job].stage_to_rank):
+        parts = part_bytes(one.payload_bytes, workload.model.element_bytes, workload.streams)
+        sent += [(one.source, one.target, part, 1) for part in parts]
+    return acknowledged_s(plan, RankRoutes(plan, case), sent)
+
+
+def acknowledged_s(plan: Plan, route_of: RankRoutes, sent: Iterable[tuple[int, int, float, int]]) -> float:
+    """How long the fullest direction is busy with the acknowledgements of (source rank, target rank, payload bytes, how
+    often): where links are full both ways they wait behind the last of these messages."""
+    host, bytes_ = plan.host_costs, [0.0] * len(route_of.network.everything)
+    for source, target, payload, number in sent:
+        gso = plan.framing.gso_bytes[route_of.datacenter(source)]
+        _, acknowledged = sent_and_acknowledged(payload, gso, host.gloo_bytes, host.notice_bytes)
+        for index in route_of(target, source):
+            bytes_[index] += number * acknowledged
+    return route_of.longest_s(bytes_)
 
 
 def notices_round_trip_s(plan: Plan, case: Case, network: NetworkState | None = None) -> float:

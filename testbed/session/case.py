@@ -21,7 +21,7 @@ from testbed.plan.costs import schedule_of
 from testbed.plan.events import at_work, changed, own_phase, phases, swaps, trained
 from testbed.plan.moved_weights import require_movable
 from testbed.plan.plan import Case, Plan
-from testbed.plan.traffic import swap_traffic
+from testbed.plan.traffic import swap_acknowledgements_s, swap_traffic
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import loads_of, parts_of, ranges_of_training, training_of
 from testbed.planning.training_prediction import PlacedEvent
@@ -295,8 +295,10 @@ class _UnderWay:
         if self.running.adaptation is not None:
             self.running.adaptation.swapped(took_s)
         if any(any(swap_traffic(self.plan, before.case, part.case, job)) for job in swapped):
-            usual_s = start_margin_s(self.plan, part.case)  # notices of receives are still on their way
-            time.sleep(self._margin_s([part.case], usual_s, part.phase.rounds.start))
+            # notices of receives and acknowledgements of weights are still on their way
+            weights_s = [swap_acknowledgements_s(self.plan, before.case, part.case, job) for job in swapped]
+            usual_s = start_margin_s(self.plan, part.case)
+            time.sleep(max(weights_s) + self._margin_s([part.case], usual_s, part.phase.rounds.start))
         return Swap(took_s, self.running.network.carried())
 
     def _announce(self, player: EventPlayer | None, number: int, start_s: float) -> None:

@@ -21,7 +21,7 @@ from testbed.plan.moved_weights import require_movable
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Plan
 from testbed.plan.timeline import LinkEvent
-from testbed.plan.traffic import notices_round_trip_s, notices_s
+from testbed.plan.traffic import acknowledgements_s, notices_round_trip_s, notices_s
 from testbed.session.deadlines import Deadline
 from testbed.session.timers import TimedAction, Timers
 from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTask
@@ -33,8 +33,9 @@ START_MARGIN_S = 5e-3
 
 
 def start_margin_s(plan: Plan, case: Case, events: Sequence[LinkEvent] = ()) -> float:
-    """The same where receives have to be posted over slow or long links: their notices, those of two iterations before
-    the first one, have been acknowledged when it begins. Acknowledgements that come later cross the first messages.
+    """The same where links are slow or long: when an iteration begins, all messages of the one before it have been
+    acknowledged, and so have the notices of receives, before the first one those of two iterations. Acknowledgements
+    that come later cross the first messages.
 
     `events` are those that links have had by then, in order of time.
     """
@@ -48,7 +49,8 @@ def start_margin_s(plan: Plan, case: Case, events: Sequence[LinkEvent] = ()) -> 
                 delay_s=delay_s, rate_bps=was.rate_bps if event.rate_bps is None else event.rate_bps
             )
         network = replace(network_at(plan, case), links=tuple(links))
-    return START_MARGIN_S + 2 * notices_s(plan, case, network) + notices_round_trip_s(plan, case, network)
+    on_links_s = 2 * notices_s(plan, case, network) + acknowledgements_s(plan, case, network)
+    return START_MARGIN_S + on_links_s + notices_round_trip_s(plan, case, network)
 
 
 Reply = TypeVar("Reply")

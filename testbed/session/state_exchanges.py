@@ -9,7 +9,8 @@ from typing import NamedTuple, Protocol
 
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Plan
-from testbed.plan.state_exchange import StateMessage, state_traffic
+from testbed.plan.state_exchange import StateMessage, state_acknowledgements_s, state_traffic
+from testbed.plan.traffic import acknowledgements_s
 from testbed.session import deadlines
 from testbed.session.loop import START_MARGIN_S, Loop
 from testbed.train.protocol import ExchangeStates, PostStates, StatesHeld
@@ -64,7 +65,7 @@ class StateExchanges:
     def post(self, messages: tuple[StateMessage, ...], version: int) -> Sequence[float]:
         """Post receives, when what came before is acknowledged; returns what links had carried by then. Raises
         RunFailed."""
-        time.sleep(self._round_trip_s)
+        time.sleep(self._round_trip_s + acknowledgements_s(self._plan, self._case))
         before = self._links.carried()
         self._loop.ask({0: PostStates(messages, version)}, deadlines.of_connecting(self._plan), "post states")
         return before
@@ -81,8 +82,8 @@ class StateExchanges:
         return max(one.came_s for one in held)
 
     def counted(self, what: str, messages: tuple[StateMessage, ...], before: Sequence[float]) -> StateExchange:
-        """What links have carried since `before`, for one that is over."""
-        time.sleep(self._round_trip_s)  # the last acknowledgements
+        """What links have carried since `before`, for one that is over, when all of it is acknowledged."""
+        time.sleep(self._round_trip_s + state_acknowledgements_s(self._plan, self._case, messages))
         counted = tuple(now - then for now, then in zip(self._links.carried(), before, strict=True))
         traffic = state_traffic(self._plan, self._case, messages)
         return StateExchange(what, tuple(one.wire_bytes for one in traffic), counted)

@@ -19,7 +19,7 @@ from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Case, Clock, Plan
 from testbed.plan.routes import routes_of_nodes
 from testbed.plan.timeline import LinkEvent, Moment
-from testbed.plan.traffic import notices_s, planned_traffic, super_packets_s
+from testbed.plan.traffic import acknowledgements_s, notices_s, planned_traffic, super_packets_s
 from testbed.planning import file
 from testbed.planning.resolve import make_plan, measurement_of, with_cases
 from testbed.planning.schedules import choose, make
@@ -221,19 +221,24 @@ def test_a_super_packet_takes_what_the_slowest_link_of_its_route_takes_for_it() 
     assert super_packets_s(fast, fast.cases[0], [(1, 2)]) == pytest.approx([8 * 9014 * segments / 1e9])
 
 
-def test_an_iteration_begins_when_the_notices_of_its_receives_have_left() -> None:
-    """On a slow link they are in the way of its first messages for milliseconds."""
+def test_an_iteration_begins_when_links_are_free() -> None:
+    """Notices of its receives and acknowledgements of the one before are in the way of its first messages: on a slow
+    link for milliseconds."""
     plan = planned(parallel())
     microbatches, rate_bps = plan.jobs[0].workload.microbatches, plan.network.directions[0].rate_bps
     # as many messages come as go, each with a notice the one way and its acknowledgement the other
     notices = 8 * microbatches * (48 + 66 + 66) / rate_bps
     assert notices_s(plan, plan.cases[0]) == pytest.approx(notices)
     there, back = plan.network.directions[:2]  # acknowledgements come so much later
-    margin_s = START_MARGIN_S + 2 * notices + there.delay_s + back.delay_s
+    segments = math.ceil((plan.jobs[0].workload.message_bytes() + 48) / 8948)
+    packets = math.ceil(segments / (plan.framing.gso_bytes["a"] // 9000)) + 1  # one goes ahead of each message
+    acknowledged = 8 * microbatches * packets * 66 / rate_bps
+    assert acknowledgements_s(plan, plan.cases[0]) == pytest.approx(acknowledged)
+    margin_s = START_MARGIN_S + 2 * notices + acknowledged + there.delay_s + back.delay_s
     assert start_margin_s(plan, plan.cases[0]) == pytest.approx(margin_s)
     longer = LinkEvent(there.link, Moment(1), 0, "longer", delay_s=0.25)
     slower = LinkEvent(there.link, Moment(2), 0, "slower", rate_bps=rate_bps / 4)
-    margin_s += 0.25 - there.delay_s + 6 * notices
+    margin_s += 0.25 - there.delay_s + 6 * notices + 3 * acknowledged
     assert start_margin_s(plan, plan.cases[0], [longer, slower]) == pytest.approx(margin_s), "as links are by then"
 
 
