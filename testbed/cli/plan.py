@@ -473,7 +473,8 @@ def read_plan(path: Path, given: Mapping[str, object], *, trust: bool = False) -
 
     for name, value in given.items():
         if value not in (None, []):
-            raise BadInput.of(name, "option", str(path), "TOPOLOGY and WORKLOAD: a plan has decided that already")
+            given_as = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            raise BadInput.of(str(path), name, given_as, "TOPOLOGY and WORKLOAD: a plan has decided that already")
     if path.suffix in (".yaml", ".yml") or (is_preset(path) and not path.is_dir()):
         raise BadInput.of(str(path), "WORKLOAD", "nothing", "a workload after the topology")
     if not path.exists() and (near := preset_meant(path)) is not None:

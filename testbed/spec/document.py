@@ -81,10 +81,9 @@ def override(document: dict[str, Any], settings: Mapping[str, str], source: str)
     """
     result: Any = document
     for key, text in settings.items():
-        at = f"--set {key}"
         if len(text) > MOST_BYTES or len(key) > _MOST_KEY:
-            raise BadInput.of(source, at[:_MOST_KEY], f"{len(key) + len(text)} characters", "a shorter setting")
-        result = _laid_over(result, key.split("."), yaml_tree.parse(text, source, at), (source, at, text))
+            raise BadInput.of(source, key[:_MOST_KEY], f"{len(key) + len(text)} characters", "a shorter setting")
+        result = _laid_over(result, key.split("."), yaml_tree.parse(text, source, key), (source, key, text))
     return dict(result)
 
 

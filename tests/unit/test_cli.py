@@ -181,7 +181,7 @@ def test_a_guest_imports_no_command_line() -> None:
     [
         (("run", "nowhere.json"), "nowhere.json: file: got 'No such file or directory', expected a readable plan.json"),
         (("run", LONGHAUL), "WORKLOAD: got 'nothing', expected a workload after the topology"),
-        (("run", "plan.json", "--iterations", "3"), "--iterations: option: got 'plan.json', expected TOPOLOGY and"),
+        (("run", "plan.json", "--iterations", "3"), "plan.json: --iterations: got '3', expected TOPOLOGY and"),
         (
             ("plan", LONGHAUL, PP4, "-o", "/proc/nowhere/plan.json"),
             "--out: file: got '/proc/nowhere/plan.json', expected a file that can be",

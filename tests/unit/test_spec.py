@@ -231,7 +231,7 @@ def test_settings_are_laid_over_the_file() -> None:
     assert workload.pacing is None
     assert [choice.schedule for choice in workload.schedules] == ["1f1b"]
     with pytest.raises(
-        BadInput, match=r"--set microbatches.x: got '1', expected a field that holds others before .x, not 8"
+        BadInput, match=r"yaml: microbatches.x: got '1', expected a field that holds others before .x, not 8"
     ):
         load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", {"microbatches.x": "1"})
 
