@@ -36,7 +36,6 @@ class RankRoutes:
         """Where a rank is."""
         return self._datacenter[rank]
 
-    def longest_s(self, wire_bytes: Sequence[float]) -> float:
-        """How long the direction is busy that is so longest, with so many bytes each; 0 without any."""
-        directions = self.network.everything
-        return max((8 * size / one.rate_bps for size, one in zip(wire_bytes, directions, strict=True)), default=0.0)
+    def busy_s(self, wire_bytes: Sequence[float]) -> list[float]:
+        """How long each direction of the network, then each network card, is busy with so many bytes."""
+        return [8 * size / one.rate_bps for size, one in zip(wire_bytes, self.network.everything, strict=True)]

@@ -191,7 +191,7 @@ def state_traffic(plan: Plan, case: Case, messages: Sequence[StateMessage]) -> t
 
 
 def state_acknowledgements_s(plan: Plan, case: Case, messages: Sequence[StateMessage]) -> float:
-    """How long the fullest direction is busy with the acknowledgements of the only job's states."""
+    """As `acknowledged_s`, of the only job's states."""
     (job,) = plan.jobs
     first = job.mesh.first_rank
     sent = (

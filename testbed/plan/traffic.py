@@ -13,7 +13,7 @@ from testbed.plan.framing import ACK_BYTES, part_bytes, sent_and_acknowledged, s
 from testbed.plan.microbatches import job_in
 from testbed.plan.moved_weights import MovedWeights, moved_weights
 from testbed.plan.network_state import NetworkState
-from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.plan import Case, Job, Plan, Route
 from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.tensor_exchanges import tensor_exchanges
 
@@ -105,12 +105,11 @@ def notices_s(plan: Plan, case: Case, network: NetworkState | None = None) -> fl
             bytes_[index] += number * plan.host_costs.notice_bytes
         for index in route_of(source, target):
             bytes_[index] += number * ACK_BYTES
-    return route_of.longest_s(bytes_)
+    return max(route_of.busy_s(bytes_), default=0.0)
 
 
 def acknowledgements_s(plan: Plan, case: Case, network: NetworkState | None = None) -> float:
-    """How long the fullest direction is busy with the acknowledgements of an iteration's messages. `network`: see
-    RankRoutes."""
+    """As `acknowledged_s`, of an iteration's messages. `network`: see RankRoutes."""
     return acknowledged_s(plan, RankRoutes(plan, case, network), _messages(plan, case, at_work(plan, case)))
 
 
@@ -124,15 +123,19 @@ def swap_acknowledgements_s(plan: Plan, before: Case, case: Case, job: int) -> f
 
 
 def acknowledged_s(plan: Plan, route_of: RankRoutes, sent: Iterable[tuple[int, int, float, int]]) -> float:
-    """How long the fullest direction is busy with the acknowledgements of (source rank, target rank, payload bytes, how
-    often): where links are full both ways they wait behind the last of these messages."""
-    host, bytes_ = plan.host_costs, [0.0] * len(route_of.network.everything)
+    """How long all directions of the fullest way back are busy with the acknowledgements of (source rank, target rank,
+    payload bytes, how often), one after the other: the last one is there at most so long, and the delays of its way,
+    after the last of these messages. Where links are full both ways they wait behind all of these."""
+    host, ways = plan.host_costs, set[Route]()
+    bytes_ = [0.0] * len(route_of.network.everything)
     for source, target, payload, number in sent:
         gso = plan.framing.gso_bytes[route_of.datacenter(source)]
         _, acknowledged = sent_and_acknowledged(payload, gso, host.gloo_bytes, host.notice_bytes)
-        for index in route_of(target, source):
+        ways.add(way := route_of(target, source))
+        for index in way:
             bytes_[index] += number * acknowledged
-    return route_of.longest_s(bytes_)
+    busy_s = route_of.busy_s(bytes_)
+    return max((sum(busy_s[index] for index in way) for way in ways), default=0.0)
 
 
 def notices_round_trip_s(plan: Plan, case: Case, network: NetworkState | None = None) -> float:
