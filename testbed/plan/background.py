@@ -8,7 +8,7 @@ Nothing acknowledges them. An iteration begins with none of the one before on it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from testbed.errors import BadInput
@@ -74,13 +74,24 @@ def route_of(network: NetworkState, flow: Background) -> Route:
     return route
 
 
-def carried_bytes(network: NetworkState, flow: Background, sent_bytes: float) -> list[tuple[int, float]]:
-    """Per direction that a flow crosses, what it carries on average of so many bytes: nobody sends lost ones again."""
-    found, left = [], sent_bytes
-    for index in route_of(network, flow):
-        left *= 1.0 - network.everything[index].loss
-        found.append((index, left))
-    return found
+def carried_bytes(
+    network: NetworkState, sent: Iterable[tuple[Background, float]], lost: Sequence[int], counted: Sequence[float]
+) -> list[float]:
+    """Per direction of a network, what background traffic has carried of the wire bytes that each flow sent.
+
+    Nobody sends lost datagrams again. `lost` are frames per direction, of which nobody knows whose they were: between
+    none and all of them were datagrams, so many that `counted`, what each direction has carried beside other traffic,
+    is right if it can be.
+    """
+    brought = [0.0] * len(network.everything)
+    fewest = list(brought)
+    for flow, size in sent:
+        left = size
+        for index in route_of(network, flow):
+            left = max(0.0, left - lost[index] * DATAGRAM_BYTES)
+            brought[index] += size
+            fewest[index] += left
+    return [min(max(few, had), most) for few, had, most in zip(fewest, counted, brought, strict=True)]
 
 
 def background_bps(plan: Plan, network: NetworkState) -> list[float]:

@@ -110,10 +110,13 @@ class LabAccounts:
             was = planned[index]
             planned[index] = PlannedTraffic(was.wire_bytes + more.wire_bytes, was.messages + more.messages)
         if self._background is not None:
-            network = network_at(plan, case)
-            for flow, size in zip(plan.background, self._background.sent_bytes(), strict=True):
-                for index, carried in carried_bytes(network, flow, size):
-                    planned[index] = planned[index]._replace(wire_bytes=planned[index].wire_bytes + carried)
+            sent = zip(plan.background, self._background.sent_bytes(), strict=True)
+            lost = [row.dropped + (row.lost or 0) for row in links]
+            beside_jobs = [row.wire_bytes - each.wire_bytes for row, each in zip(links, planned, strict=True)]
+            carried = carried_bytes(network_at(plan, case), sent, lost, beside_jobs)
+            planned = [
+                each._replace(wire_bytes=each.wire_bytes + more) for each, more in zip(planned, carried, strict=True)
+            ]
         rows = [link_row(row, carried) for row, carried in zip(links, planned, strict=True)]
         tcp = counted.tcp
         evidence = NetworkEvidence(

@@ -19,7 +19,7 @@ from testbed.lab import datagram_sender
 from testbed.model.simulate import makespan, simulate
 from testbed.pipeline.link import LinkChange
 from testbed.plan import costs
-from testbed.plan.background import DATAGRAM_BYTES, carried_bytes, every_s, spans_of, streams_on
+from testbed.plan.background import DATAGRAM_BYTES, carried_bytes, every_s, route_of, spans_of, streams_on
 from testbed.plan.network_state import planned as network_of
 from testbed.plan.plan import Background, Plan, RateChange
 from testbed.planning import file
@@ -207,16 +207,27 @@ def test_more_of_it_never_makes_an_iteration_shorter_and_the_other_direction_cou
 
 
 def test_what_links_lose_of_datagrams_is_not_carried_further() -> None:
+    """Of lost frames nobody knows whose they were."""
     sites = {name: {"nodes": 3} for name in "abc"}
     ends = {"delay": "5 ms", "rate": "100 Mbit/s"}
     links = [{"between": list(pair), **ends} for pair in ("ac", "cb")]
     plan, flow = planned({**LINE, "datacenters": sites, "links": links}, job("first", 0)), Background("a", "b", 10e6)
     network = network_of(plan.network)
-    first, second = (index for index, _ in carried_bytes(network, flow, 1000.0))
-    assert carried_bytes(network, flow, 1000.0) == [(first, 1000.0), (second, 1000.0)]
-    losing = list(network.links)
-    losing[first], losing[second] = losing[first]._replace(loss=0.1), losing[second]._replace(loss=0.5)
-    assert carried_bytes(replace(network, links=tuple(losing)), flow, 1000.0) == [(first, 900.0), (second, 450.0)]
+    first, second = route_of(network, flow)
+    size = 100.0 * DATAGRAM_BYTES
+
+    def carried(lost: dict[int, int], first_bytes: float, second_bytes: float) -> list[float]:
+        counted, places = {first: first_bytes, second: second_bytes}, range(len(network.everything))
+        frames = [lost.get(place, 0) for place in places]
+        found = carried_bytes(network, [(flow, size)], frames, [counted.get(place, 0.0) for place in places])
+        assert not any(bytes_ for place, bytes_ in enumerate(found) if place not in counted)
+        return [found[first], found[second]]
+
+    assert carried({}, size, size) == carried({}, 0.0, 2 * size) == [size, size], "whatever was counted"
+    lost, fewer = {first: 7, second: 2}, [93.0 * DATAGRAM_BYTES, 91.0 * DATAGRAM_BYTES]
+    assert carried(lost, *fewer) == fewer
+    assert carried(lost, size - 3 * DATAGRAM_BYTES, size) == [size - 3 * DATAGRAM_BYTES, size], "others' frames"
+    assert carried(lost, 0.0, 0.0) == fewer, "no more than were lost"
 
 
 def test_a_stream_begins_half_a_distance_behind_the_start_and_behind_a_change() -> None:

@@ -48,6 +48,7 @@ background:
   - {from: a, to: c, rate: 109 Mbit/s, at: 317 ms}
 """
 EVENTS = "link b--c rate 116 Mbit/s at iteration 1 + 37 ms", "link a--b down for 13 ms at iteration 0 + 21 ms"
+LOSS = "link a--b loss 40 % at iteration 1 + 5 ms for 120 ms"
 NAMES = "netem", "relay, events", "two jobs, freely"
 
 
@@ -67,6 +68,8 @@ def asked(place: Path) -> dict[str, Asked]:
         NAMES[1]: planned(place, *over, *a_to_c, *happens),
         NAMES[2]: planned(place, *over, place / "other.yaml", *longer, "--rounds", "free"),
     }
+    lossy = planned(place, *over, *longer, "--set", "placement=[a/0, a/1]", "--event", LOSS)
+    found |= {f"lost, {shaper}": Asked(lossy, shaper) for shaper in ("netem", "relay")}
     return found | {name: Asked(one, "relay" if name == NAMES[1] else "netem") for name, one in plans.items()}
 
 
@@ -103,3 +106,15 @@ def test_over_several_links_with_rates_that_change(name: str, measured: Mapping[
         assert [each.makespan_s for each in rows] == pytest.approx(expected_s.tolist(), rel=5e-4)
     for direction in files.traffic(document["schedules"][0]["label"]):
         assert direction.counted_bytes == pytest.approx(direction.planned_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("shaper", ["netem", "relay"])
+def test_datagrams_that_an_event_loses_are_no_traffic_elsewhere(shaper: str, measured: Mapping[str, Measured]) -> None:
+    """Nobody sends them again: what links carried was too little for their routes."""
+    _, document, out, _ = measured[f"lost, {shaper}"]
+    (row,) = document["schedules"]
+    assert row["trusted"], row["reasons"]
+    found = {direction.direction: direction for direction in RunFiles(out).traffic(row["label"])}
+    sent, left = found["c->b"].counted_bytes, found["b->a"].counted_bytes
+    assert left < 0.95 * sent, "or none of them was lost"
+    assert found["b->a"].planned_bytes == pytest.approx(left, rel=0.01)
