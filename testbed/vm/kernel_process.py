@@ -110,7 +110,6 @@ def python_environment() -> dict[str, str]:
     return {
         **WORKER_ENVIRONMENT,
         "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONMALLOC": "malloc",  # all from one heap, which guest.py has populated: fewer page faults
         "PYTHONPATH": SOURCE,
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
