@@ -31,7 +31,7 @@ from testbed.model.simulate import (
 )
 from testbed.model.state import Times
 from testbed.pipeline.collectives import Collective
-from testbed.pipeline.problem import Route
+from testbed.pipeline.problem import PipelineRoutes, Route
 from testbed.trace.tables import ACTIVATION, Trace
 
 Iterations = Sequence[Load]
@@ -180,12 +180,18 @@ def _signal(columns: ProgramColumns, number: int, rank: int, *, release: int, ha
 def _notices_ahead(columns: ProgramColumns, number: int, load: Load, over: int, first_rank: int) -> None:
     """The notices of receives that are posted when an iteration is over: of each rank to another one together."""
     for (place, source, target, there, back), size in _posted_ahead(load).items():
-        shape = framed(load.problem.pipelines[place], source, size, (there, back))
+        pipeline = _one_by_one(load.problem.pipelines[place], load.problem.notice_bytes)
+        shape = framed(pipeline, source, size, (there, back))
         message = columns.n_messages
         columns.group(Group(shape, True, 1, 1, 0.0, 0.0, 0.0))
         ends = first_rank + place * load.problem.n_ranks + source, first_rank + target
         columns.name(number, 0, ACTIVATION, 0, range(1), ends, (0.0, size))
         columns.then.append((over, message))
+
+
+def _one_by_one(pipeline: PipelineRoutes, notice_bytes: float) -> PipelineRoutes:
+    """Where messages are cut up: each notice is a packet of its own, and acknowledged by one."""
+    return pipeline._replace(piece_bytes=(notice_bytes,) * len(pipeline.piece_bytes))
 
 
 def _posted_ahead(load: Load) -> Mapping[tuple[int, int, int, Route, Route], float]:

@@ -96,6 +96,15 @@ def test_every_iteration_of_a_job_alone_is_the_one_that_it_would_begin_with(rece
         assert sorted(last.messages["arrived_s"]) == pytest.approx(sorted(first.messages["arrived_s"]), abs=1e-9)
 
 
+def test_each_notice_of_a_receive_is_acknowledged_by_a_packet_of_its_own() -> None:
+    """Those of one rank to another were one message, with one acknowledgement for all."""
+    plan = two_jobs()
+    loads = loads_of_case(plan, plan.cases[0])
+    program = free_program([[load] * 3 for load in loads], GAP_S).program
+    notices = program.piece_bytes == plan.host_costs.notice_bytes
+    assert sorted(program.acks[notices]) == sorted(2 * [load.schedule.n_microbatches for load in loads])
+
+
 def test_jobs_of_different_lengths_drift_and_those_that_share_nothing_do_not_notice() -> None:
     plan = two_jobs()
     times = free_times(plan, plan.cases[0], loads_of_case(plan, plan.cases[0]), 30)
