@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from testbed.adaptation.adaptable_job import AdaptableJob
 from testbed.adaptation.candidate import JobCandidate, JobSetting
 from testbed.pipeline.problem import Problem
-from testbed.plan.moved_weights import moved_weights, moving_s, using_up_s
+from testbed.plan.moved_weights import moved_weights, moving_s, used_up
 from testbed.plan.plan import Plan
 
 SCHEDULE, MICROBATCHES, ROUTES, WEIGHTS, STARTS = "schedule", "microbatches", "routes", "weights", "starts"
@@ -38,11 +38,16 @@ def sending_s(
     """What a swap sends takes so long on the network of a plan, where iterations in a setting have these problems:
     weights, or the shortest of messages for all that is posted.
     """
-    if one.stages != other.stages:
-        problem = problems(other)
-        moved = moved_weights(job.plan, 0, one.stages, other.stages)
-        return moving_s(problem, moved, job.routes_between(plan, other, problem))
-    return using_up_s(problems(one)) if one.microbatches != other.microbatches else 0.0
+    workload = job.plan.jobs[0].workload
+    if one.stages == other.stages:
+        if one.microbatches == other.microbatches:
+            return 0.0
+        before = problems(one)
+        return moving_s(before, [], before.route, used_up(before, workload, moves=False))
+    problem = problems(other)
+    before = problems(one) if one.paths == other.paths else problem  # other paths may have links of their own
+    moved = moved_weights(job.plan, 0, one.stages, other.stages)
+    return moving_s(problem, moved, job.routes_between(plan, other, problem), used_up(before, workload, moves=True))
 
 
 def nothing_sent(one: JobSetting, other: JobSetting) -> float:

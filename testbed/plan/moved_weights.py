@@ -172,10 +172,25 @@ def require_movable(workload: Workload, before: Stages, after: Stages, source: s
         raise BadInput.of(source, field, after, expected)
 
 
-def moving_s(problem: Problem, moved: Sequence[MovedWeights], route_of: Callable[[int, int], Route]) -> float:
+class UsedUp(NamedTuple):
+    """The shortest of messages, for receives that are posted and will not be taken."""
+
+    route: Route
+    wire_bytes: float
+    """Of each ..."""
+    number: int
+    """... of so many, from one rank to another."""
+
+
+def moving_s(
+    problem: Problem,
+    moved: Sequence[MovedWeights],
+    route_of: Callable[[int, int], Route],
+    used_up: Sequence[UsedUp] = (),
+) -> float:
     """How long the ranks of a job take to send each other these: word that a receive is posted goes back, then the
-    weights come, in pieces. Each link on the way carries whole ones, first come, first served. Meanwhile what replicas
-    have posted is used up.
+    weights come, in pieces. Each link on the way carries whole ones, first come, first served. Before the weights goes
+    what uses up the receives that are posted.
 
     `route_of` two ranks by their numbers in the plan, to links of the problem.
     """
@@ -183,7 +198,10 @@ def moving_s(problem: Problem, moved: Sequence[MovedWeights], route_of: Callable
     for number, one in enumerate(moved):
         if route_of(one.source, one.target):
             coming.append(_OnItsWay(0.0, number, 0, problem.notice_bytes, route_of(one.target, one.source)))
-    free_s, ended_s = defaultdict[int, float](float), _replicas_apart_s(problem)
+    for number, shortest in enumerate(used_up, len(moved)):
+        sizes = _pieces_bytes(shortest.number * shortest.wire_bytes, shortest.wire_bytes)
+        coming += [_OnItsWay(0.0, number, place, size, shortest.route) for place, size in enumerate(sizes, 1)]
+    free_s, ended_s = defaultdict[int, float](float), 0.0
     while coming:
         at_s, number, piece, wire_bytes, (index, *further) = heappop(coming)
         link = problem.links[index]
@@ -194,17 +212,17 @@ def moving_s(problem: Problem, moved: Sequence[MovedWeights], route_of: Callable
         elif piece == 0:  # word of a receive
             one = moved[number]
             route = route_of(one.source, one.target)
-            for place, size in enumerate(_pieces_bytes(one), 1):
+            for place, size in enumerate(_pieces_bytes(one.wire_bytes, one.piece_bytes), 1):
                 heappush(coming, _OnItsWay(there_s, number, place, size, route))
         ended_s = max(ended_s, there_s)
     return ended_s
 
 
-def _pieces_bytes(one: MovedWeights) -> list[float]:
-    """Wire bytes of the super-packets of a message, of a long one of several at once."""
-    size = one.piece_bytes * math.ceil(one.wire_bytes / one.piece_bytes / MOST_PIECES)
-    whole = int(one.wire_bytes // size)
-    return [size] * whole + ([one.wire_bytes - whole * size] if one.wire_bytes > whole * size else [])
+def _pieces_bytes(wire_bytes: float, piece_bytes: float) -> list[float]:
+    """Wire bytes of the super-packets of a message, of a long one of several at once; of several messages likewise."""
+    size = piece_bytes * math.ceil(wire_bytes / piece_bytes / MOST_PIECES)
+    whole = int(wire_bytes // size)
+    return [size] * whole + ([wire_bytes - whole * size] if wire_bytes > whole * size else [])
 
 
 class _OnItsWay(NamedTuple):
@@ -220,20 +238,15 @@ class _OnItsWay(NamedTuple):
     """This link, and those behind it."""
 
 
-def using_up_s(problem: Problem) -> float:
-    """How long the shortest messages take that use up the receives of an iteration: as long as to the farthest rank."""
-    stages = problem.stage_to_rank
-    ends = [pair for a, b in pairwise(stages) for pair in ((a, b), (b, a))]
-    routes = (pipeline.route(*pair) for pipeline in problem.pipelines for pair in ends)
-    return max((_delay_s(problem, route) for route in routes), default=0.0)
-
-
-def _replicas_apart_s(problem: Problem) -> float:
-    """How far the farthest two are from each other that a collective's message goes between."""
-    collectives = (*problem.all_gather, *problem.reductions)
-    routes = {collective.route(step) for collective in collectives for step in collective.steps}
-    return max((_delay_s(problem, route) for route in routes), default=0.0)
-
-
-def _delay_s(problem: Problem, route: Route) -> float:
-    return sum(problem.links[index].delay_s for index in route)
+def used_up(problem: Problem, workload: Workload, *, moves: bool) -> list[UsedUp]:
+    """What ranks send so that no receive stays posted that will not be taken: of those between stages, where they are
+    posted ahead, and of those between replicas where stages `moves`."""
+    size, found = 2 * problem.notice_bytes + workload.model.element_bytes, list[UsedUp]()
+    if workload.receives == "early":
+        for pipeline, (boundary, pair) in product(problem.pipelines, enumerate(pairwise(problem.stage_to_rank))):
+            parts = len(problem.part_bytes[boundary]) if problem.part_bytes else 1
+            for ends in (pair, pair[::-1]):
+                found.append(UsedUp(pipeline.route(*ends), size, problem.n_microbatches * parts))
+    for what in (*problem.all_gather, *problem.reductions) if moves else ():
+        found += [UsedUp(what.route(step), size, len(what.parts(step))) for step in what.steps]
+    return [one for one in found if one.route]

@@ -9,7 +9,7 @@ from typing import Any
 
 from testbed.grouping import grouped
 from testbed.plan import costs
-from testbed.plan.moved_weights import moved_weights, moving_s
+from testbed.plan.moved_weights import moved_weights, moving_s, used_up
 from testbed.plan.network_state import link_costs, network_at
 from testbed.plan.plan import Plan
 from testbed.plan.rank_routes import RankRoutes
@@ -51,14 +51,15 @@ def _weights(plan: Plan, before: TrainedCase, after: TrainedCase) -> dict[str, A
         assert after.case.continues is not None
         moved = moved_weights(plan, number, was.stage_to_rank, now.stage_to_rank)
         ended = Moment(after.case.continues.after - 1, math.inf)
-        problem = costs.problem_of_case(plan, after.case, job=number)
+        old, new = (costs.problem_of_case(plan, one.case, job=number) for one in (before, after))
+        shortest = used_up(old, plan.jobs[number].workload, moves=True)
         links = link_costs(network_at(plan, before.case, ended))
         planned_bytes = swap_traffic(plan, before.case, after.case, number)
         counted = after.swap.wire_bytes
         entry = {
             "job": plan.jobs[number].name,
             "moved_bytes": sum(one.payload_bytes for one in moved),
-            "predicted_s": moving_s(replace(problem, links=links), moved, RankRoutes(plan, after.case)),
+            "predicted_s": moving_s(replace(new, links=links), moved, RankRoutes(plan, after.case), shortest),
             "took_s": after.swap.took_s,
             "planned_wire_bytes": sum(planned_bytes[: len(counted)]) if counted else sum(planned_bytes),
             "wire_bytes": sum(counted) if counted else None,

@@ -19,6 +19,7 @@ from testbed.adaptation.rehearsal import rehearse
 from testbed.adaptation.rehearsal_changes import change
 from testbed.adaptation.rehearsal_world import AS_PACED, OneJobsWorld, SlotVariation
 from testbed.adaptation.sightings import sighting
+from testbed.adaptation.swap_costs import sending_s
 from testbed.errors import BadInput
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import PipelineRoutes
@@ -33,6 +34,7 @@ from testbed.plan.moved_weights import (
     moving_s,
     pieces,
     stage_parts,
+    used_up,
 )
 from testbed.plan.plan import Plan
 from testbed.plan.rank_routes import RankRoutes
@@ -87,6 +89,24 @@ def test_what_the_optimizer_keeps_goes_with_them(kind: str, numbers: int) -> Non
     assert first.payload_bytes == numbers * 8 * model.stage_parameter_count(2, 8)
     everything = moved_weights(plan, 0, (0, 0, 0, 0), (1, 1, 1, 1))
     assert sum(one.payload_bytes for one in everything) == numbers * 8 * model.parameter_count()
+
+
+def test_the_shortest_of_messages_takes_a_slow_link_for_each_receive_that_is_posted() -> None:
+    """On 3 Mbit/s those of eight microbatches and two replicas take longer than the link's delay; where receives are
+    posted late there is nothing to use up."""
+    settings = ["memory=8", "parallelism={pipeline: 2, data: 2}", "placement=[paris/0,warsaw/0]"]
+    settings += ["data_parallel={replicas: [[paris/1,warsaw/1]], sharding: none}", "links.0.rate=3 Mbit/s"]
+    found_s = []
+    for more in ([], ["receives=late"], ["streams=3"]):
+        plan = load_plan(LONGHAUL, PP4, settings=[*settings, "links.0.fibre=100 km", *more])
+        job = adaptable_job(plan, choose(plan, ["1f1b"]), MayChange(microbatches=(4,)))
+        one, other = (recipe.setting for recipe in job.recipes[:2])
+        problems = {recipe.setting: recipe.problem for recipe in job.recipes}
+        found_s.append(sending_s(job, plan, problems.__getitem__, one, other))
+        links = problems[one].links
+    sent_s = 8 * 2 * (2 * 114 + 4) * links[0].seconds_per_byte
+    assert sent_s > 8 * links[0].delay_s
+    assert found_s == pytest.approx([sent_s + links[0].delay_s, 0.0, 3 * sent_s + links[0].delay_s])
 
 
 def test_a_link_carries_one_after_the_other_and_word_of_receives_comes_first() -> None:
@@ -242,7 +262,9 @@ def test_replicas_far_from_each_other_take_at_least_as_long_as_that_is(tmp_path:
     moved = moved_weights(plan, 0, (0, 1), (0, 1, 1, 0))
     one_way = max(sum(one.wire_bytes for one in moved if one.source == source) for source in (0, 1)) * 8e-9
     assert 0 < one_way < 0.03
-    assert moving_s(problem, moved, RankRoutes(plan, plan.cases[1])) == pytest.approx(43e-3), (
+    before, workload = costs.problem_of_case(plan, plan.cases[0], job=0), plan.jobs[0].workload
+    shortest = used_up(before, workload, moves=True)
+    assert moving_s(problem, moved, RankRoutes(plan, plan.cases[1]), shortest) == pytest.approx(43e-3, rel=1e-3), (
         "longer than both round trips and the weights"
     )
     slow = replace(problem, links=tuple(link._replace(seconds_per_byte=8e-8) for link in problem.links))
