@@ -21,6 +21,7 @@ from testbed.plan.costs import schedule_of
 from testbed.plan.events import at_work, changed, own_phase, phases, swaps, trained
 from testbed.plan.moved_weights import require_movable
 from testbed.plan.plan import Case, Plan
+from testbed.plan.timeline import LinkEvent
 from testbed.plan.traffic import swap_acknowledgements_s, swap_traffic
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import loads_of, parts_of, ranges_of_training, training_of
@@ -34,7 +35,7 @@ from testbed.session.elastic_case import elastic_rounds, elastic_traffic
 from testbed.session.elastic_rounds import ElasticRounds
 from testbed.session.event_player import EventPlayer
 from testbed.session.free_loop import FreeIterations
-from testbed.session.loop import Resumed, start_margin_s
+from testbed.session.loop import Resumed, acknowledged_s, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.neighbour_memory import NeighbourMemory
 from testbed.session.network_accounts import Beside, CountedNetwork
@@ -251,6 +252,8 @@ class _UnderWay:
                     break
                 if number == part.phase.rounds[-1]:
                     break
+            if self.running.adaptation is None and index + 1 < len(parts):
+                self._await_acknowledgements(part.case)
             played = player.end() if player is not None and index + 1 == len(parts) else []
             counted = self._counted(going, parts[index])
             results.add_links(part.case.label, counted.links)
@@ -358,9 +361,16 @@ class _UnderWay:
         tasks, noted = _tasks(self.plan, self.parts), partial(self._noted, deadline)
         return WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted, announce, resumed)
 
+    def _await_acknowledgements(self, case: Case) -> None:
+        """Return when nothing of the rounds that have ended is on links any more."""
+        time.sleep(acknowledged_s(self.plan, case, self._events_before(len(self.ended))))
+
+    def _events_before(self, number: int) -> list[LinkEvent]:
+        return [one.event for one in self._events() if one.round < number]
+
     def _margin_s(self, cases: Sequence[Case], usual_s: float, number: int) -> float:
         """By how much the round of a number is announced ahead: by what is usual, or what links take by then."""
-        events = [one.event for one in self._events() if one.round < number]
+        events = self._events_before(number)
         return max(usual_s, *(start_margin_s(self.plan, case, events) for case in cases)) if events else usual_s
 
     def _noted(self, deadline: Deadline, number: int) -> list[TimedAction]:
@@ -386,6 +396,7 @@ class _UnderWay:
         after = number + 1 - self.plan.jobs[0].workload.warmup
         over = number == part.phase.rounds[-1]
         traces = [self.ended[-1].trace(job.number) for job in part.jobs]
+        self._await_acknowledgements(part.case)  # a probe behind them would see a longer delay
         chosen = self.running.adaptation.after(after, traces, over=over)
         if chosen is None:
             return False

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from testbed.errors import RunFailed
 from testbed.grouping import grouped
 from testbed.plan.moved_weights import require_movable
-from testbed.plan.network_state import network_at, planned
+from testbed.plan.network_state import NetworkState, network_at, planned
 from testbed.plan.plan import Case, Plan
 from testbed.plan.timeline import LinkEvent
 from testbed.plan.traffic import acknowledgements_s, notices_round_trip_s, notices_s
@@ -39,18 +39,30 @@ def start_margin_s(plan: Plan, case: Case, events: Sequence[LinkEvent] = ()) -> 
 
     `events` are those that links have had by then, in order of time.
     """
-    network = None
-    if events:
-        links = list(planned(plan.network).links)
-        for event in events:
-            was = links[event.direction]
-            delay_s = was.delay_s if event.delay_s is None else event.delay_s
-            links[event.direction] = was._replace(
-                delay_s=delay_s, rate_bps=was.rate_bps if event.rate_bps is None else event.rate_bps
-            )
-        network = replace(network_at(plan, case), links=tuple(links))
+    network = _network_then(plan, case, events)
     on_links_s = 2 * notices_s(plan, case, network) + acknowledgements_s(plan, case, network)
     return START_MARGIN_S + on_links_s + notices_round_trip_s(plan, case, network)
+
+
+def acknowledged_s(plan: Plan, case: Case, events: Sequence[LinkEvent] = ()) -> float:
+    """How long after the end of an iteration all of its messages have been acknowledged, at most: what is sent or
+    counted earlier meets acknowledgements. `events` as in `start_margin_s`."""
+    network = _network_then(plan, case, events)
+    return acknowledgements_s(plan, case, network) + notices_round_trip_s(plan, case, network)
+
+
+def _network_then(plan: Plan, case: Case, events: Sequence[LinkEvent]) -> NetworkState | None:
+    """The network of a case when links have had these events; None where there are none: as planned."""
+    if not events:
+        return None
+    links = list(planned(plan.network).links)
+    for event in events:
+        was = links[event.direction]
+        delay_s = was.delay_s if event.delay_s is None else event.delay_s
+        links[event.direction] = was._replace(
+            delay_s=delay_s, rate_bps=was.rate_bps if event.rate_bps is None else event.rate_bps
+        )
+    return replace(network_at(plan, case), links=tuple(links))
 
 
 Reply = TypeVar("Reply")
