@@ -61,6 +61,17 @@ STAGES = (
 )
 SHARDINGS = {"stages": "none", "shards": "zero-1"}
 """Of jobs whose stages move: each replica's own optimizer, or one that they share."""
+CHAIN = """
+name: chain
+datacenters: {paris: {nodes: 2, inside: {rate: 20 Mbit/s}}, lyon: {nodes: 0}, warsaw: {nodes: 2}}
+links:
+  - {between: [paris, lyon], delay: 300 us, rate: 7 Mbit/s}
+  - {between: [lyon, warsaw], delay: 300 us, rate: 9 Mbit/s}
+"""
+STAYS = (
+    *(word for setting in ("parallelism.pipeline=2", "warmup=1", "iterations=4") for word in ("--set", setting)),
+    *("--set", "message=70 kB", "--schedule", "zb-h1", "--adapt", "ski-rental", "--vary", "microbatches=4"),
+)
 
 
 def asked(place: Path) -> dict[str, Asked]:
@@ -77,6 +88,8 @@ def asked(place: Path) -> dict[str, Asked]:
         more[name] = planned(place, "two-dc-longhaul", "tiny-gpt-pp4", *STAGES, *shared)
     (place / "two-links.yaml").write_text(TWO_LINKS)
     more["moved"] = planned(place, place / "two-links.yaml", "tiny-gpt-pp4", *MOVED)
+    (place / "chain.yaml").write_text(CHAIN)
+    more["chain"] = planned(place, place / "chain.yaml", "tiny-gpt-pp4", *STAYS)
     return {"adapting": Asked(plan, "relay")} | {
         name: Asked(plan, "relay", light=name not in SHARDINGS) for name, plan in more.items()
     }
@@ -86,6 +99,13 @@ def asked(place: Path) -> dict[str, Asked]:
 def rows(measured: Mapping[str, Measured]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = measured["adapting"].document["adaptation"]["iterations"]
     return found
+
+
+def test_links_in_a_chain_that_stay_as_planned_are_believed_to(measured: Mapping[str, Measured]) -> None:
+    """Every link on the way, and a node's card, stores a probe before it goes on."""
+    for row in measured["chain"].document["adaptation"]["iterations"]:
+        assert list(row["probes_s"].values()) == pytest.approx([600e-6 + 12_000 / 7e6] * 2, rel=1e-4)
+        assert row["changes"] == []
 
 
 def test_the_controller_notices_what_its_job_can_see(rows: list[dict[str, Any]]) -> None:
