@@ -21,7 +21,7 @@ from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Job, Network, Plan
 from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.recovery import Failure, MemoryCheckpoints
-from testbed.plan.traffic import acknowledged_s
+from testbed.plan.traffic import acknowledging_s
 
 HEADER_ELEMENTS = 2
 """Ahead of the numbers of a state: how far training has come, and how often the optimizer has stepped."""
@@ -191,7 +191,7 @@ def state_traffic(plan: Plan, case: Case, messages: Sequence[StateMessage]) -> t
 
 
 def state_acknowledgements_s(plan: Plan, case: Case, messages: Sequence[StateMessage]) -> float:
-    """As `acknowledged_s`, of the only job's states."""
+    """As `acknowledging_s`, of the only job's states."""
     (job,) = plan.jobs
     first = job.mesh.first_rank
     sent = (
@@ -199,7 +199,7 @@ def state_acknowledgements_s(plan: Plan, case: Case, messages: Sequence[StateMes
         for message in messages
         for part in state_parts(job, message)
     )
-    return acknowledged_s(plan, RankRoutes(plan, case), sent)
+    return acknowledging_s(plan, RankRoutes(plan, case), sent)
 
 
 def by_source(messages: Sequence[StateMessage]) -> Mapping[int, list[StateMessage]]:

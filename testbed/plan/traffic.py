@@ -109,8 +109,8 @@ def notices_s(plan: Plan, case: Case, network: NetworkState | None = None) -> fl
 
 
 def acknowledgements_s(plan: Plan, case: Case, network: NetworkState | None = None) -> float:
-    """As `acknowledged_s`, of an iteration's messages. `network`: see RankRoutes."""
-    return acknowledged_s(plan, RankRoutes(plan, case, network), _messages(plan, case, at_work(plan, case)))
+    """As `acknowledging_s`, of an iteration's messages. `network`: see RankRoutes."""
+    return acknowledging_s(plan, RankRoutes(plan, case, network), _messages(plan, case, at_work(plan, case)))
 
 
 def swap_acknowledgements_s(plan: Plan, before: Case, case: Case, job: int) -> float:
@@ -119,10 +119,10 @@ def swap_acknowledgements_s(plan: Plan, before: Case, case: Case, job: int) -> f
     for one in moved_weights(plan, job, before.jobs[job].stage_to_rank, case.jobs[job].stage_to_rank):
         parts = part_bytes(one.payload_bytes, workload.model.element_bytes, workload.streams)
         sent += [(one.source, one.target, part, 1) for part in parts]
-    return acknowledged_s(plan, RankRoutes(plan, case), sent)
+    return acknowledging_s(plan, RankRoutes(plan, case), sent)
 
 
-def acknowledged_s(plan: Plan, route_of: RankRoutes, sent: Iterable[tuple[int, int, float, int]]) -> float:
+def acknowledging_s(plan: Plan, route_of: RankRoutes, sent: Iterable[tuple[int, int, float, int]]) -> float:
     """How long all directions of the fullest way back are busy with the acknowledgements of (source rank, target rank,
     payload bytes, how often), one after the other: the last one is there at most so long, and the delays of its way,
     after the last of these messages. Where links are full both ways they wait behind all of these."""
