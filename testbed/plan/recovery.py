@@ -100,6 +100,12 @@ class Recovery:
     elastic: Elastic | None = None
     """None where there are checkpoints, and never beside them."""
 
+    @property
+    def restart_s(self) -> float:
+        """What a restart takes."""
+        chosen = self.checkpoints or self.elastic
+        return 0.0 if chosen is None else chosen.restart_s
+
 
 Of = Literal["ranks", "nodes", "datacenters", "cuts"]
 """What fails by chance; cuts: of datacenters, which are cut off for some time."""

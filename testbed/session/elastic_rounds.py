@@ -19,8 +19,7 @@ from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.shard_copies import Replicas
 from testbed.plan.state_exchange import failed_ranks
 from testbed.planning.fewer_replicas import ranks_of, with_replicas
-from testbed.session import deadlines
-from testbed.session.loop import Resumed
+from testbed.session.loop import Resumed, acknowledged_s
 from testbed.session.network_accounts import Mark
 from testbed.session.recovering_rounds import ReplacedWorkers, SegmentAccounts
 from testbed.session.rounds import Round, WitnessedRounds
@@ -189,7 +188,7 @@ class ElasticRounds:
         they had as it began. They would write it at every boundary; what nobody will read is left out. Shards are
         kept where they are copied, and nowhere else."""
         if self._kept != iteration and not isinstance(self._job.memory, ShardsMemory):
-            time.sleep(deadlines.longest_round_trip_s(self._job.plan))  # what came before is acknowledged
+            time.sleep(acknowledged_s(self._job.plan, self._job.case))
             self._job.memory.keep()
             self._kept, self._mark = iteration, self._job.network.mark()
 

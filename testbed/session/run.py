@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -39,6 +40,7 @@ from testbed.session.standing_lab import StandingLab
 from testbed.session.world import worlds_of
 from testbed.thresholds import TRAIN_AGAIN
 from testbed.trace.tables import FORMAT
+from testbed.units import show_time
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,16 @@ def _measure_links(lab: Lab, results: ResultsWriter, reporter: Reporter, *, stri
     return links
 
 
+def _warn_of_restarts(plan: Plan, took_s: float, reporter: Reporter) -> None:
+    """Say so where all workers took longer to connect than the slot of a restart, in which some or all do it again."""
+    if plan.recovery is not None and plan.recovery.failures and took_s > plan.recovery.restart_s:
+        slot = show_time(plan.recovery.restart_s)
+        reporter.say(
+            f"warning: workers took {show_time(took_s)} to connect, so restart={slot} may be too short for that: "
+            "goodput would be off, and the run untrusted"
+        )
+
+
 def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> StartedSession:
     """Have the workers of every job connect, and write the manifest. Raises RunFailed."""
     reporter, lab, witness = live.reporter, live.lab, live.options.witness
@@ -150,7 +162,9 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
         reporter.note(f"all have to connect within {connecting}")
         look = partial(lab.require_alive, "torch was imported")
         imported_s = [launcher.imported(look) for launcher in live.standing.launchers]
+        began_s = time.monotonic()
         live.standing.connect(live.loop, worlds, connecting)
+        _warn_of_restarts(plan, time.monotonic() - began_s, reporter)
     routes = RoutesInForce(lab, reporter)
     manifest = {
         **live.identity,

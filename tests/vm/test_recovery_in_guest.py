@@ -156,7 +156,8 @@ def asked(place: Path) -> dict[str, Asked]:
             )
         ),
         "too short": Asked(
-            planned(place, NETWORK, JOB, *elastic("", "rank 1 at 0.9 s", settings=REPLICAS, restart="100 ms"))
+            planned(place, NETWORK, JOB, *elastic("", "rank 1 at 0.9 s", settings=REPLICAS, restart="100 ms")),
+            quiet=False,
         ),
         "cut off": Asked(
             planned(place, NETWORK, JOB, *words(CUT.format("1.5 s"), to="neighbour,notice=400 ms", **WIDE)),
@@ -199,7 +200,9 @@ def test_time_goes_where_it_was_foretold(measured: Mapping[str, Measured], name:
 
 
 def test_a_restart_that_does_not_fit_its_slot_is_named(measured: Mapping[str, Measured]) -> None:
-    (row,), (entry,) = measured["too short"].document["schedules"], measured["too short"].document["goodput"]
+    run = measured["too short"]
+    (row,), (entry,) = run.document["schedules"], run.document["goodput"]
+    assert "so restart=100 ms may be too short for that" in run.said, "when workers had connected for the first time"
     assert abs(row["error"]) <= MODEL_SHARE.value, "of the iterations: the restart is another matter"
     (reason,) = row["reasons"]
     assert reason.startswith("1 restart was ")
