@@ -229,7 +229,7 @@ def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice], may: MayChange 
                     # what others send a job does not know: it is seen as slower links
                     problem = replace(bare.problem_of(bare.plan, choice, setting), streams=())
                     recipes.append(Recipe(label, choice, setting, problem))
-    return bare._replace(recipes=tuple(recipes))
+    return _knowing_words(bare._replace(recipes=tuple(recipes)))
 
 
 def _quick(choice: ScheduleChoice) -> ScheduleChoice:
@@ -250,6 +250,15 @@ def _placed(job: Job) -> PlacedRanks:
     return PlacedRanks(tuple(datacenter_of(node) for node in job.nodes), places)
 
 
+def _knowing_words(job: AdaptableJob) -> AdaptableJob:
+    """The job, whose ranks know what word of a receive takes."""
+    shorter_bytes = PROBE_BYTES - job.planned.notice_bytes
+    shorter_s = {
+        path: 8 * shorter_bytes / planned.rate_bps.value for path, planned in planned_belief(job).paths.items()
+    }
+    return job._replace(ranks=job.ranks._replace(word_shorter_s=shorter_s))
+
+
 def one_of_several(plan: Plan, number: int) -> AdaptableJob:
     """A job of a plan, by its number, as it is in the first case: nothing of it may change."""
     job, case = plan.jobs[number], plan.cases[0]
@@ -258,7 +267,7 @@ def one_of_several(plan: Plan, number: int) -> AdaptableJob:
     problem = replace(costs.problem_of_case(plan, case, job=number), streams=())
     bare = AdaptableJob(plan, _placed(job), (), number)
     setting = JobSetting(problem.n_microbatches, planned_paths(bare, problem), chosen.stage_to_rank)
-    return bare._replace(recipes=(Recipe(chosen.choice.label, chosen.choice, setting, problem),))
+    return _knowing_words(bare._replace(recipes=(Recipe(chosen.choice.label, chosen.choice, setting, problem),)))
 
 
 def planned_paths(job: AdaptableJob, problem: Problem) -> tuple[Path, ...]:

@@ -185,10 +185,12 @@ class Prospects:
 
 
 def share_alone(problem: Problem, ends: PipelineEnds, seen: Crossing) -> float:
-    """Of what a message between two ranks takes longer than a probe, the share that it would take over idle links."""
+    """Of what a message between two ranks takes longer than a probe, the share that it would take over idle links: more
+    than 1 where the word that its receive is posted is believed to take longer than as planned.
+    """
     alone_s = crossing_s([problem.links[index] for index in ends.route(problem)], seen.message_bytes)
     longer_s = seen.message_s - seen.probe_s
-    return min(1.0, max(0.0, alone_s - seen.probe_s) / longer_s) if longer_s > 0 else 1.0
+    return max(0.0, alone_s - seen.probe_s) / longer_s if longer_s > 0 else 1.0
 
 
 def slower(belief: Belief) -> Belief:

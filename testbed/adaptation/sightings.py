@@ -55,6 +55,8 @@ class PlacedRanks(NamedTuple):
     """Its datacenter."""
     pipeline_ranks: tuple[int, ...]
     """Its place in the pipeline; the same of all replicas' and tensor ranks that have the same stages."""
+    word_shorter_s: Mapping[Path, float] = MappingProxyType({})
+    """By so much less than a probe does word that a receive is posted take, as planned."""
 
 
 class Crossing(NamedTuple):
@@ -112,7 +114,7 @@ class Sighting(NamedTuple):
 
     def by_themselves(self, shares: Mapping[Path, float]) -> Sighting:
         """With messages as if they had not had to wait for others on a full link: these shares of what they took longer
-        than a probe, which no delay changes.
+        than a probe, which no delay changes. More than 1 where they waited for word that took longer than as planned.
         """
         crossings = {
             path: each._replace(
@@ -138,7 +140,8 @@ class Sighting(NamedTuple):
 def sighting(trace: Trace, ranks: PlacedRanks, probes_s: Mapping[Path, float]) -> Sighting:
     """What the times of an iteration of the job with these ranks say; of every two datacenters it uses one path."""
     path_of, by_pair = {path.pair: path for path in probes_s}, {path.pair: probe for path, probe in probes_s.items()}
-    found, slots = _crossings(trace, ranks.sites, by_pair), _slots(trace, ranks.pipeline_ranks)
+    words_s = {path.pair: max(0.0, probe - ranks.word_shorter_s.get(path, 0.0)) for path, probe in probes_s.items()}
+    found, slots = _crossings(trace, ranks.sites, by_pair, words_s), _slots(trace, ranks.pipeline_ranks)
     crossings = {path_of[pair]: crossing for pair, crossing in found.items()}
     return Sighting(float(trace.makespans()[0]), crossings, slots)
 
@@ -155,7 +158,9 @@ def with_wire_bytes(measured: Trace, predicted: Trace) -> Trace:
     return replace(measured, messages=messages)
 
 
-def _crossings(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float]) -> dict[Pair, Crossing]:
+def _crossings(
+    trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float], words_s: Mapping[Pair, float]
+) -> dict[Pair, Crossing]:
     found: dict[Pair, Crossing] = {}
     sent = trace.messages[np.isin(trace.messages["kind"], list(MESSAGE_LETTERS))]
     names = ("source_rank", "target_rank", "wire_bytes", "posted_s", "sent_s", "arrived_s")
@@ -163,7 +168,7 @@ def _crossings(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float
         pair = sites[source], sites[target]
         if pair in probes_s:
             # of receives that are posted late, word has to come first; of others nobody knows when they were
-            ready_s = posted_s + probes_s.get((sites[target], sites[source]), 0.0)
+            ready_s = posted_s + words_s.get((sites[target], sites[source]), 0.0)
             took_s = arrived_s - (ready_s if ready_s > sent_s else sent_s)
             if math.isnan(took_s):  # its receiver was not waiting: it is only known that it lay ready
                 continue

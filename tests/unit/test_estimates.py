@@ -11,7 +11,7 @@ import pytest
 from testbed.adaptation.adaptable_job import AdaptableJob, adaptable_job, planned_belief
 from testbed.adaptation.adapting import adapting_job
 from testbed.adaptation.believed_problem import believed
-from testbed.adaptation.controller import ski_rental
+from testbed.adaptation.controller import never, ski_rental
 from testbed.adaptation.estimates import Belief, Estimator, PathEstimate, exactly, path_of
 from testbed.adaptation.prospects import Prospects
 from testbed.adaptation.rehearsal_changes import change
@@ -27,6 +27,7 @@ ROOT = File(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
 THERE, BACK = Path("paris", "warsaw", (0,)), Path("warsaw", "paris", (1,))
 SIZE = 1e6
+SMALL = ["model={kind: linear, layers: 4, d_model: 8, sequence: 4}", "pacing={F: 20 ms, I: 20 ms, W: 20 ms}"]
 
 
 def path(delay_s: float, rate_bps: float) -> PathEstimate:
@@ -222,6 +223,26 @@ def test_waiting_for_a_receiver_is_no_slow_link() -> None:
     found = sighting(world.trace(running, 0), late.ranks, world.probes_s(0, running.setting))
     for crossing in found.crossings.values():
         assert path_of(crossing, crossing.probe_s, crossing.message_s) == pytest.approx((0.0102, 1e9), rel=2e-2)
+
+
+@pytest.mark.parametrize("message", ["3 kB", "30 kB"])
+def test_word_of_a_receive_is_shorter_than_a_probe(tmp_path: File, message: str) -> None:
+    """On a slow link by as much as a short message is longer than one."""
+    slow = tmp_path / "slow.yaml"
+    slow.write_text(LONGHAUL.read_text().replace("1 Gbit/s", "3 Mbit/s"))
+    plan = load_plan(slow, PP4, settings=[*SMALL, "receives=late", f"message={message}"])
+    late = adaptable_job(plan, choose(plan, ["zb-h1"]))
+    as_planned = planned_belief(late)
+    for factor in (1.0, 0.6, 3.0):
+        changes = [change(f"link paris--warsaw rate x{factor:g} at 0", plan)] if factor != 1 else []
+        world = OneJobsWorld(late, changes, AS_PACED)
+        adapting = adapting_job(late, never(), 0.0)
+        for iteration in range(3):
+            belief = adapting.after(iteration, world.seen(adapting.running, iteration)).belief
+        for path, planned in as_planned.paths.items():
+            known = belief.paths[path]
+            assert known.rate_bps.value == pytest.approx(factor * planned.rate_bps.value, rel=0.05)
+            assert known.delay_s.value == pytest.approx(planned.delay_s.value, rel=0.05)
 
 
 def test_slots_that_vary_are_seen_as_they_are(job: AdaptableJob) -> None:
