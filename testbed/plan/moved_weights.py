@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from testbed.errors import BadInput
 from testbed.pipeline.collectives import Exchange
 from testbed.pipeline.problem import Problem, Route
 from testbed.plan.exchange import exchange_at, sites_of
-from testbed.plan.framing import part_bytes, super_packet_bytes, wire_bytes
+from testbed.plan.framing import ACK_BYTES, part_bytes, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Plan
 from testbed.spec.model import ModelSpec
 from testbed.spec.workload import Workload
@@ -74,6 +74,8 @@ class MovedWeights(NamedTuple):
     """With headers, and what gloo adds."""
     piece_bytes: float
     """Of the super-packets in which it leaves: a link passes on whole ones."""
+    parts: int = 1
+    """Each over a stream of its own, with a receive of its own."""
 
 
 def stage_parts(spec: ModelSpec, before: int, after: int) -> list[StagePart]:
@@ -158,7 +160,7 @@ def moved_weights(plan: Plan, job: int, before: Stages, after: Stages) -> list[M
         for tensor_rank in range(mesh.tp):
             source, target = (mesh.rank(*seat, tensor_rank) for seat in (piece.source, piece.target))
             gso = plan.framing.gso_bytes[sites[source - mesh.first_rank]]
-            found.append(MovedWeights(source, target, piece.part, payload, wire, super_packet_bytes(gso)))
+            found.append(MovedWeights(source, target, piece.part, payload, wire, super_packet_bytes(gso), len(streams)))
     return found
 
 
@@ -175,9 +177,13 @@ def require_movable(workload: Workload, before: Stages, after: Stages, source: s
 class UsedUp(NamedTuple):
     """The shortest of messages, for receives that are posted and will not be taken."""
 
+    source: int
+    """The rank that sends them, by its number in the plan."""
     route: Route
+    back: Route
+    """Which acknowledgements take."""
     wire_bytes: float
-    """Of each ..."""
+    """Of each, in two packets ..."""
     number: int
     """... of so many, from one rank to another."""
 
@@ -189,32 +195,46 @@ def moving_s(
     used_up: Sequence[UsedUp] = (),
 ) -> float:
     """How long the ranks of a job take to send each other these: word that a receive is posted goes back, then the
-    weights come, in pieces. Each link on the way carries whole ones, first come, first served. Before the weights goes
-    what uses up the receives that are posted.
+    weights come, in pieces. Each link on the way carries whole ones, first come, first served, and acknowledgements of
+    what comes the other way. Ranks begin one after the other, each with the words that it has, what uses up receives
+    that are posted, and notice of the weights.
 
     `route_of` two ranks by their numbers in the plan, to links of the problem.
     """
-    coming = list[_OnItsWay]()
-    for number, one in enumerate(moved):
-        if route_of(one.source, one.target):
-            coming.append(_OnItsWay(0.0, number, 0, problem.notice_bytes, route_of(one.target, one.source)))
+    notice_bytes, coming = problem.notice_bytes, list[_OnItsWay]()
+    ways = [(route_of(one.source, one.target), route_of(one.target, one.source)) for one in moved]
+    for number, (one, (there, back)) in enumerate(zip(moved, ways, strict=True)):
+        if there:
+            size, acks = one.parts * notice_bytes, float(one.parts * ACK_BYTES)
+            coming.append(_OnItsWay(0.0, one.target, number, _WORD, size, back, there, acks))
+            last = len(moved) + len(used_up) + number
+            coming.append(_OnItsWay(0.0, one.source, last, _NOTICE, size, there, back, acks))
     for number, shortest in enumerate(used_up, len(moved)):
         sizes = _pieces_bytes(shortest.number * shortest.wire_bytes, shortest.wire_bytes)
-        coming += [_OnItsWay(0.0, number, place, size, shortest.route) for place, size in enumerate(sizes, 1)]
+        for place, size in enumerate(sizes, 1):
+            acks = 2 * ACK_BYTES * size / shortest.wire_bytes
+            coming.append(_OnItsWay(0.0, shortest.source, number, place, size, shortest.route, shortest.back, acks))
+    heapify(coming)
     free_s, ended_s = defaultdict[int, float](float), 0.0
     while coming:
-        at_s, number, piece, wire_bytes, (index, *further) = heappop(coming)
+        what = heappop(coming)
+        index, *further = what.route
         link = problem.links[index]
-        free_s[index] = max(at_s, free_s[index]) + wire_bytes * link.seconds_per_byte
+        free_s[index] = max(what.at_s, free_s[index]) + what.wire_bytes * link.seconds_per_byte
         there_s = free_s[index] + link.delay_s
         if further:
-            heappush(coming, _OnItsWay(there_s, number, piece, wire_bytes, tuple(further)))
-        elif piece == 0:  # word of a receive
-            one = moved[number]
-            route = route_of(one.source, one.target)
-            for place, size in enumerate(_pieces_bytes(one.wire_bytes, one.piece_bytes), 1):
-                heappush(coming, _OnItsWay(there_s, number, place, size, route))
-        ended_s = max(ended_s, there_s)
+            heappush(coming, what._replace(at_s=there_s, route=tuple(further)))
+            continue
+        if what.back and what.ack_bytes:
+            acknowledged = what._replace(at_s=there_s, piece=_ACKNOWLEDGED, wire_bytes=what.ack_bytes)
+            heappush(coming, acknowledged._replace(route=what.back, back=()))
+        if what.piece == _WORD:
+            one, (there, back) = moved[what.number], ways[what.number]
+            rest = max(0.0, one.wire_bytes - one.parts * notice_bytes)
+            for place, size in enumerate(_pieces_bytes(rest, one.piece_bytes), 1):
+                heappush(coming, _OnItsWay(there_s, one.source, what.number, place, size, there, back, ACK_BYTES))
+        if what.piece != _ACKNOWLEDGED:
+            ended_s = max(ended_s, there_s)
     return ended_s
 
 
@@ -229,24 +249,41 @@ class _OnItsWay(NamedTuple):
     """What comes to a link."""
 
     at_s: float
+    rank: int
+    """That has sent it, or what is acknowledged."""
     number: int
     """Of the message."""
     piece: int
-    """Which of its pieces, from 1 on; 0: word that its receive is posted."""
+    """Which of its pieces, from 1 on; or _WORD, _NOTICE, _ACKNOWLEDGED."""
     wire_bytes: float
     route: Route
     """This link, and those behind it."""
+    back: Route
+    ack_bytes: float
+    """Of the acknowledgements that go back when it has come."""
 
 
-def used_up(problem: Problem, workload: Workload, *, moves: bool) -> list[UsedUp]:
+_ACKNOWLEDGED, _NOTICE, _WORD = -2, -1, 0
+"""In place of a piece: acknowledgements, the notice that they will be sent, word that their receive is posted."""
+
+
+def used_up(problem: Problem, workload: Workload, *, moves: bool, first_rank: int = 0) -> list[UsedUp]:
     """What ranks send so that no receive stays posted that will not be taken: of those between stages, where they are
-    posted ahead, and of those between replicas where stages `moves`."""
+    posted ahead, and of those between replicas where stages `moves`. `first_rank` is the job's, in the plan."""
     size, found = 2 * problem.notice_bytes + workload.model.element_bytes, list[UsedUp]()
     if workload.receives == "early":
-        for pipeline, (boundary, pair) in product(problem.pipelines, enumerate(pairwise(problem.stage_to_rank))):
+        boundaries = enumerate(pairwise(problem.stage_to_rank))
+        for (place, pipeline), (boundary, pair) in product(enumerate(problem.pipelines), boundaries):
             parts = len(problem.part_bytes[boundary]) if problem.part_bytes else 1
             for ends in (pair, pair[::-1]):
-                found.append(UsedUp(pipeline.route(*ends), size, problem.n_microbatches * parts))
-    for what in (*problem.all_gather, *problem.reductions) if moves else ():
-        found += [UsedUp(what.route(step), size, len(what.parts(step))) for step in what.steps]
+                ways = pipeline.route(*ends), pipeline.route(*ends[::-1])
+                found.append(
+                    UsedUp(first_rank + problem.number(place, ends[0]), *ways, size, problem.n_microbatches * parts)
+                )
+    for each in (problem.all_gather, problem.reductions) if moves else ():
+        for what, rank in zip(each, problem.stage_to_rank, strict=bool(each)):
+            for step in what.steps:
+                back = what.routes.get((step.target, step.source), ())
+                source = first_rank + problem.number(step.source, rank)
+                found.append(UsedUp(source, what.route(step), back, size, len(what.parts(step))))
     return [one for one in found if one.route]

@@ -52,12 +52,13 @@ def _weights(plan: Plan, before: TrainedCase, after: TrainedCase) -> dict[str, A
         moved = moved_weights(plan, number, was.stage_to_rank, now.stage_to_rank)
         ended = Moment(after.case.continues.after - 1, math.inf)
         old, new = (costs.problem_of_case(plan, one.case, job=number) for one in (before, after))
-        shortest = used_up(old, plan.jobs[number].workload, moves=True)
+        job = plan.jobs[number]
+        shortest = used_up(old, job.workload, moves=True, first_rank=job.mesh.first_rank)
         links = link_costs(network_at(plan, before.case, ended))
         planned_bytes = swap_traffic(plan, before.case, after.case, number)
         counted = after.swap.wire_bytes
         entry = {
-            "job": plan.jobs[number].name,
+            "job": job.name,
             "moved_bytes": sum(one.payload_bytes for one in moved),
             "predicted_s": moving_s(replace(new, links=links), moved, RankRoutes(plan, after.case), shortest),
             "took_s": after.swap.took_s,

@@ -271,6 +271,38 @@ def test_replicas_far_from_each_other_take_at_least_as_long_as_that_is(tmp_path:
     assert moving_s(slow, moved, RankRoutes(plan, plan.cases[1])) == pytest.approx(2 * 3e-3 + 10 * one_way, rel=NOTICE)
 
 
+SLOW = """
+name: slow
+datacenters: {a: {nodes: 4}, b: {nodes: 2}}
+links: [{between: [a, b], delay: 60 ms, rate: 10 Mbit/s}]
+"""
+
+
+@pytest.mark.parametrize(("streams", "took_s"), [(1, 0.122416), (3, 0.126221)])
+def test_on_slow_links_ranks_send_one_after_the_other_and_acknowledge(
+    tmp_path: Path, streams: int, took_s: float
+) -> None:
+    """As measured on the virtual clock: word of the last ranks waits behind the first ones' short messages."""
+    (tmp_path / "slow.yaml").write_text(SLOW)
+    settings = [
+        "model={kind: linear, layers: 4, d_model: 8, sequence: 4}",
+        "pacing={F: 10 ms, I: 10 ms, W: 10 ms}",
+        "parallelism={pipeline: 2, data: 3}",
+        "placement=[a/0,a/1]",
+        "data_parallel={parameters: 20 kB, replicas: [[b/0,b/1],[a/2,a/3]]}",
+        "message=3 kB",
+        "receives=late",
+        f"streams={streams}",
+    ]
+    plan = load_plan(tmp_path / "slow.yaml", PP4, settings=settings)
+    chosen = choose(plan, ["1f1b", "zb-v"])
+    before, after = (costs.problem(plan, choice) for choice in chosen)
+    plan = with_cases(plan, chosen, make(plan, chosen).made)
+    moved = moved_weights(plan, 0, (0, 1), (0, 1, 1, 0))
+    shortest = used_up(before, plan.jobs[0].workload, moves=True)
+    assert moving_s(after, moved, RankRoutes(plan, plan.cases[1]), shortest) == pytest.approx(took_s, rel=1e-3)
+
+
 def test_what_replicas_have_posted_is_used_up_and_posted_anew_where_stages_move(tmp_path: Path) -> None:
     plan = far_plan(tmp_path, "none")
     linear, wave = plan.cases
