@@ -74,6 +74,22 @@ def _posted_anew(plan: Plan, swap: tuple[Case, Case], case: Case, number: int) -
         yield from _between_replicas(plan, case, number)
 
 
+def notices_ahead(plan: Plan, case: Case, jobs: Iterable[int]) -> list[float]:
+    """Wire bytes per direction of the network, then per network card, of the notices of all receives that these jobs
+    post ahead for an iteration, and of their acknowledgements.
+    """
+    route_of = RankRoutes(plan, case)
+    found = [0.0] * len(route_of.network.everything)
+    for job in jobs:
+        posted = _between_replicas if plan.jobs[job].workload.receives == "late" else _of_job
+        for source, target, _, number in posted(plan, case, job):
+            for index in route_of(source, target):
+                found[index] += number * ACK_BYTES
+            for index in route_of(target, source):
+                found[index] += number * plan.host_costs.notice_bytes
+    return found
+
+
 def _with_weights(
     plan: Plan, job: int, moved: Sequence[MovedWeights], route_of: RankRoutes, found: list[float]
 ) -> list[float]:
@@ -195,8 +211,13 @@ def _messages(plan: Plan, case: Case, jobs: Sequence[int]) -> Iterator[tuple[int
 def _posted_ahead(plan: Plan, case: Case, jobs: Sequence[int]) -> Iterator[tuple[int, int, float, int]]:
     """Those whose receives can be posted a whole iteration ahead: between stages, and between replicas."""
     for number in jobs:
-        yield from _boundary_messages(plan, case, number)
-        yield from _between_replicas(plan, case, number)
+        yield from _of_job(plan, case, number)
+
+
+def _of_job(plan: Plan, case: Case, number: int) -> Iterator[tuple[int, int, float, int]]:
+    """The same of one job."""
+    yield from _boundary_messages(plan, case, number)
+    yield from _between_replicas(plan, case, number)
 
 
 def _between_replicas(plan: Plan, case: Case, number: int) -> Iterator[tuple[int, int, float, int]]:

@@ -22,7 +22,7 @@ from testbed.plan.events import at_work, changed, own_phase, phases, swaps, trai
 from testbed.plan.moved_weights import require_movable
 from testbed.plan.plan import Case, Plan
 from testbed.plan.timeline import LinkEvent
-from testbed.plan.traffic import swap_acknowledgements_s, swap_traffic
+from testbed.plan.traffic import PlannedTraffic, notices_ahead, swap_acknowledgements_s, swap_traffic
 from testbed.planning.drawn_iterations import slower_ranks, varies
 from testbed.planning.prediction import loads_of, parts_of, ranges_of_training, training_of
 from testbed.planning.training_prediction import PlacedEvent
@@ -255,7 +255,7 @@ class _UnderWay:
             if self.running.adaptation is None and index + 1 < len(parts):
                 self._await_acknowledgements(part.case)
             played = player.end() if player is not None and index + 1 == len(parts) else []
-            counted = self._counted(going, parts[index])
+            counted = self._counted(going, index)
             results.add_links(part.case.label, counted.links)
             compares = part.training.by_chance.isdisjoint(part.compared)
             collected = parts[index].phase, deadline, part.jobs, counted.evidence, compares
@@ -270,15 +270,28 @@ class _UnderWay:
             results.add_link_events(ended_case.case.label, [one._asdict() for one in ended_case.events])
         return done
 
-    def _counted(self, going: WitnessedRounds | RecoveringRounds | ElasticRounds, part: TrainingPart) -> CountedNetwork:
+    def _counted(self, going: WitnessedRounds | RecoveringRounds | ElasticRounds, index: int) -> CountedNetwork:
         """What was counted of the network while a part was trained, beside what it should have carried."""
+        part = self.parts[index]
         iterations = {job.number: len(part.phase.rounds) for job in part.jobs}
-        beside: Beside = going.states if isinstance(going, RecoveringRounds) else ()
+        beside: Beside = going.states if isinstance(going, RecoveringRounds) else self._posted_across(index)
         if isinstance(going, ElasticRounds):  # not all of the job has a part in every iteration
             iterations, beside = {}, elastic_traffic(self.plan, part.case, going.spans)
         elif self.running.adaptation is not None:
-            beside = self.running.adaptation.carried()
+            looks = zip(beside, self.running.adaptation.carried(), strict=True)
+            beside = [PlannedTraffic(posted.wire_bytes + look.wire_bytes, 0) for posted, look in looks]
         return self.running.network.end(self.plan, part.case, iterations, beside)
+
+    def _posted_across(self, index: int) -> list[PlannedTraffic]:
+        """Notices of the receives that are posted while a part is trained, and are of the one after it; without those
+        of its own that were posted before it."""
+        part, every = self.parts[index], [{job.number for job in part.jobs} for part in self.parts]
+        before, after = every[index - 1 : index], every[index + 1 : index + 2]
+        posted, known = (
+            notices_ahead(self.plan, part.case, every[index].intersection(*beside) if beside else ())
+            for beside in (after, before)
+        )
+        return [PlannedTraffic(there - then, 0) for there, then in zip(posted, known, strict=True)]
 
     def _swap(
         self,

@@ -24,6 +24,11 @@ links:
 """
 SETTINGS = ("warmup=1", "parallelism.pipeline=2", "placement=[a/0,b/0]", "microbatches=2", "message=70 kB")
 LATE = ("memory=4", "receives=late", "streams=3", "pacing={F: 1 ms, I: 1 ms, W: 1 ms}")
+SHORT = (
+    "model={kind: linear, layers: 2, d_model: 8, sequence: 4}",
+    "message=1 kB",
+    "pacing={F: 9 ms, I: 9 ms, W: 9 ms}",
+)
 HEADER_S = 66 * 8 / 20e6
 
 
@@ -31,7 +36,12 @@ def asked(place: Path) -> dict[str, Asked]:
     (place / "detour.yaml").write_text(DETOUR)
     settings = [word for setting in (*SETTINGS, *LATE) for word in ("--set", setting)]
     words = ("--schedule", "1f1b", "--iterations", "3", "--lose", "a--b@1", *settings)
-    return {"lost": Asked(planned(place, place / "detour.yaml", "tiny-gpt-pp4", *words))}
+    short = [word for setting in (*SETTINGS[:-1], *SHORT) for word in ("--set", setting)]
+    early = ("--schedule", "1f1b", "--iterations", "3", "--lose", "a--b@1", *short)
+    return {
+        "lost": Asked(planned(place, place / "detour.yaml", "tiny-gpt-pp4", *words)),
+        "early": Asked(planned(place, place / "detour.yaml", "tiny-gpt-pp4", *early)),
+    }
 
 
 def test_the_first_iteration_over_a_new_route_takes_as_long_as_the_next(measured: Mapping[str, Measured]) -> None:
@@ -40,3 +50,11 @@ def test_the_first_iteration_over_a_new_route_takes_as_long_as_the_next(measured
     rows = pd.read_parquet(found.out / "iterations.parquet")
     first, second = rows[rows["schedule"].str.contains("without") & ~rows["warmup"]]["makespan_s"]
     assert abs(first - second) < HEADER_S / 10
+
+
+def test_receives_that_are_posted_ahead_are_counted_where_they_are_posted(measured: Mapping[str, Measured]) -> None:
+    """An iteration before the link is lost, those of the one behind that: their notices cross it."""
+    links = pd.read_parquet(measured["early"].out / "links.parquet")
+    used = links[links["planned_bytes"] > 0]
+    assert len(used) == 6, "there and back: before over one link, behind that over two"
+    assert (used["wire_bytes"] / used["planned_bytes"] - 1).abs().max() < 0.03
