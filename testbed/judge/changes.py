@@ -9,6 +9,7 @@ iterations in which nothing changed; else the change is noted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -22,6 +23,9 @@ from testbed.units import show_time
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+_SELDOM = 0.05
+"""Of the orders that iterations can come in, this share may be taken for a change that is none."""
 
 _MOST_NAMED = 3
 """Flows, and places, in a sentence."""
@@ -99,7 +103,8 @@ def since_the_beginning(times_s: Floats, limit: float, calm: Bools | None = None
 
     Only those that are `calm` tell of steps, where most are and three at least: one first iteration that the machine
     disturbed, by its own accounts, would make a change of all that follow. On a network that `loses` packets, as it was
-    asked to, a single one is no side of a step.
+    asked to, a single one is no side of a step, nor are so few that chance has as many slow ones in a row at an end
+    more often than `_SELDOM`; several that are far from the median are those that lost.
     """
     middle, far = float(np.median(times_s)), np.zeros(len(times_s), bool)
     told = np.arange(len(times_s)) if calm is None or 2 * calm.sum() < len(calm) else np.flatnonzero(calm)
@@ -111,12 +116,12 @@ def since_the_beginning(times_s: Floats, limit: float, calm: Bools | None = None
     means = [abs(each_s[at:].mean() - each_s[:at].mean()) for at in range(1, count)]
     best = _Step.of(each_s, 1 + int(np.argmax(means * weights)))
     certain_s = CHANGE_CERTAIN * noise * np.sqrt(1 / best.at + 1 / (count - best.at))
-    alone = loses and 1 in (best.at, count - best.at)
-    if not alone and abs(best.seconds) > max(limit * middle, certain_s):
+    few = 1 in (best.at, count - best.at) or 2 / math.comb(count, best.at) > _SELDOM
+    if not (loses and few) and abs(best.seconds) > max(limit * middle, certain_s):
         far[told[best.at] :] = True
         return far
     far |= np.abs(times_s - middle) > max(limit * middle, 2 * CHANGE_CERTAIN * noise)
-    return far
+    return np.zeros_like(far) if loses and far.sum() > 1 else far
 
 
 class _Step(NamedTuple):

@@ -129,6 +129,13 @@ def test_an_iteration_that_losses_made_longer_is_no_change_of_those_that_follow(
     assert np.flatnonzero(changes.since_the_beginning(half, 1e-3, loses=True)).tolist() == [*range(8, COUNT)]
 
 
+@pytest.mark.parametrize("times_s", [(2.0846, 2.2005, 4.2587, 4.1809), (0.6095, 0.6033, 0.5272, 0.5261)])
+def test_where_packets_are_lost_as_asked_a_few_iterations_tell_of_no_change(times_s: tuple[float, ...]) -> None:
+    """Any of them may be the ones that lost some; without losses they tell of one."""
+    assert not changes.since_the_beginning(np.array(times_s), 1e-3, loses=True).any()
+    assert changes.since_the_beginning(np.array(times_s), 1e-3).any()
+
+
 def test_a_first_iteration_that_the_machine_disturbed_makes_no_change_of_all_others() -> None:
     """One that nothing explains does: what came after it is then unlike what was before."""
     one = case(lambda number: 0.0, lambda number: 0.03 if number == 0 else 0.0, real=True)
