@@ -762,7 +762,7 @@ def test_a_plan_in_a_file_is_kept(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert store.plan_of(kept / "mine").cases == plan_file.read(written).cases
     done = run_baseline("save", "mine", written, "--schedule", "1f1b", "--baselines", tmp_path)
-    assert "--schedule: option: got" in done.stderr
+    assert "--schedule: got '1f1b'" in done.stderr
 
 
 def test_ranks_on_other_nodes_than_they_would_be_given_are_found(tmp_path: Path) -> None:
