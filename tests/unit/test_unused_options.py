@@ -69,7 +69,7 @@ def test_a_plan_has_decided_that_already(tmp_path: Path) -> None:
     plan = str(written(tmp_path))
     for words in (("--detour", "0"), ("--elephants-from", "2 MB")):
         done = called("run", plan, *words)
-        assert f"{words[0]}: option: got" in str(done.exception), done.output
+        assert f"{plan}: {words[0]}: got '" in str(done.exception), done.output
     for command in ("run", "predict", "route"):
         for what in (plan, str(tmp_path)):
             done = called(command, what, PP4)
