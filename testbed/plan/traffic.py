@@ -76,17 +76,23 @@ def _posted_anew(plan: Plan, swap: tuple[Case, Case], case: Case, number: int) -
 
 def notices_ahead(plan: Plan, case: Case, jobs: Iterable[int]) -> list[float]:
     """Wire bytes per direction of the network, then per network card, of the notices of all receives that these jobs
-    post ahead for an iteration, and of their acknowledgements.
-    """
-    route_of = RankRoutes(plan, case)
+    post ahead for an iteration, and of their acknowledgements."""
+    posted = (
+        message
+        for job in jobs
+        for message in (_between_replicas if plan.jobs[job].workload.receives == "late" else _of_job)(plan, case, job)
+    )
+    return _notice_bytes(plan, RankRoutes(plan, case), posted)
+
+
+def _notice_bytes(plan: Plan, route_of: RankRoutes, posted: Iterable[tuple[int, int, float, int]]) -> list[float]:
+    """The same of the notices of receives of these messages, as `_messages` has them."""
     found = [0.0] * len(route_of.network.everything)
-    for job in jobs:
-        posted = _between_replicas if plan.jobs[job].workload.receives == "late" else _of_job
-        for source, target, _, number in posted(plan, case, job):
-            for index in route_of(source, target):
-                found[index] += number * ACK_BYTES
-            for index in route_of(target, source):
-                found[index] += number * plan.host_costs.notice_bytes
+    for source, target, _, number in posted:
+        for index in route_of(source, target):
+            found[index] += number * ACK_BYTES
+        for index in route_of(target, source):
+            found[index] += number * plan.host_costs.notice_bytes
     return found
 
 
@@ -115,12 +121,7 @@ def notices_s(plan: Plan, case: Case, network: NetworkState | None = None) -> fl
     """How long the fullest direction is busy with gloo's notices of the receives that ranks post for an iteration, and
     with their acknowledgements: an iteration that begins earlier finds them in its way. `network`: see RankRoutes."""
     route_of = RankRoutes(plan, case, network)
-    bytes_ = [0.0] * len(route_of.network.everything)
-    for source, target, _, number in _posted_ahead(plan, case, at_work(plan, case)):
-        for index in route_of(target, source):
-            bytes_[index] += number * plan.host_costs.notice_bytes
-        for index in route_of(source, target):
-            bytes_[index] += number * ACK_BYTES
+    bytes_ = _notice_bytes(plan, route_of, _posted_ahead(plan, case, at_work(plan, case)))
     return max(route_of.busy_s(bytes_), default=0.0)
 
 

@@ -142,11 +142,9 @@ def _measure_links(lab: Lab, results: ResultsWriter, reporter: Reporter, *, stri
 def _warn_of_restarts(plan: Plan, took_s: float, reporter: Reporter) -> None:
     """Say so where all workers took longer to connect than the slot of a restart, in which some or all do it again."""
     if plan.recovery is not None and plan.recovery.failures and took_s > plan.recovery.restart_s:
-        slot = show_time(plan.recovery.restart_s)
-        reporter.say(
-            f"warning: workers took {show_time(took_s)} to connect, so restart={slot} may be too short for that: "
-            "goodput would be off, and the run untrusted"
-        )
+        took, slot = show_time(took_s), show_time(plan.recovery.restart_s)
+        reporter.say(f"warning: workers took {took} to connect: restart={slot} may be too short")
+        reporter.note("goodput would be off then, and the run untrusted")
 
 
 def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> StartedSession:

@@ -202,7 +202,7 @@ def test_time_goes_where_it_was_foretold(measured: Mapping[str, Measured], name:
 def test_a_restart_that_does_not_fit_its_slot_is_named(measured: Mapping[str, Measured]) -> None:
     run = measured["too short"]
     (row,), (entry,) = run.document["schedules"], run.document["goodput"]
-    assert "so restart=100 ms may be too short for that" in run.said, "when workers had connected for the first time"
+    assert "to connect: restart=100 ms may be too short" in run.said, "when workers had connected for the first time"
     assert abs(row["error"]) <= MODEL_SHARE.value, "of the iterations: the restart is another matter"
     (reason,) = row["reasons"]
     assert reason.startswith("1 restart was ")
