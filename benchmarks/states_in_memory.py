@@ -99,8 +99,9 @@ def _failing(draw: random.Random, ranks: int) -> tuple[str, Sequence[str], str]:
         checkpoint += f",disk={every * draw.randint(1, 3)},disk-save={draw.randint(0, 400)} ms"
     if draw.random() < 0.7:
         checkpoint += f",state={draw.randint(200, 4000)} kB"
-    checkpoint += f",notice={draw.uniform(0.2, 1):.2f} s"
+    notice = f",notice={draw.uniform(0.2, 1):.2f} s"
     of = draw.choice(("ranks", "nodes", "datacenters", "cuts", f"cuts,for={draw.uniform(0.2, 4):.2f} s"))
+    checkpoint += notice if of.startswith("cuts") else ""
     failure = f"rank {draw.randrange(ranks)} at {draw.uniform(0.8, 3):.3f} s"
     return checkpoint, (failure,), f"mtbf={draw.uniform(2, 5):.2f} s,seed={draw.randrange(1000)},of={of}"
 

@@ -142,7 +142,7 @@ def refused(row: Row) -> bool:
             adapt and (row.get("alone") or event or fails),
             adapt and adapt != "starts" and several,
             adapt == "starts" and jobs == 1,
-            adapt == "routes" and ports,
+            adapt == "routes" and (ports or row.get("network") in ("chain", "star")),  # one route alone
             fails and (ports or several or row.get("alone") or event or row.get("happens") or row.get("traffic")),
             fails == "elastic" and (drawn or row.get("data") == 1),
         )

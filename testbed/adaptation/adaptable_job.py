@@ -190,7 +190,7 @@ def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice], may: MayChange 
     them unless they may move; each also with what else the job `may` change.
 
     Raises BadInput for several jobs, for no choice, for numbers that its batch cannot be cut into, for more routes
-    than can be looked at, and for weights that cannot move.
+    than can be looked at or where there is one alone, and for weights that cannot move.
     """
     job, *others = plan.jobs
     if others:
@@ -211,12 +211,15 @@ def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice], may: MayChange 
         require_microbatches(job, count, VARY, "microbatches")
     bare, recipes, own = AdaptableJob(plan, _placed(job), ()), list[Recipe](), job.workload.microbatches
     every: list[JobSetting] = []
-    for stages in dict.fromkeys(at[choice.label] for choice in able):
+    placements = dict.fromkeys(at[choice.label] for choice in able)
+    for stages in placements:
         choice = next(choice for choice in able if at[choice.label] == stages)
         as_planned = JobSetting(own, (), stages)
         as_planned = as_planned._replace(paths=planned_paths(bare, bare.problem_of(plan, choice, as_planned)))
         every += _route_settings(plan, as_planned, may.routes)
     if may.routes > 1:  # super-packets short enough for all of them
+        if len(every) == len(placements):
+            raise BadInput.of(VARY, "routes", may.routes, "two of its datacenters with another route between them")
         needed = framing_of(plan.network, [(path.source, path.route) for one in every for path in one.paths]).gso_bytes
         sizes = {site: min(size, needed[site]) for site, size in plan.framing.gso_bytes.items()}
         bare = bare._replace(plan=replace(plan, framing=replace(plan.framing, gso_bytes=sizes)))

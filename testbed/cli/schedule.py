@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,7 +59,7 @@ def schedule_show(
         console.print(f"\n[bold]{case.label}[/bold]")
         if order:
             for lane, row in zip(lanes.values(), _rows(plan, case), strict=True):
-                console.print(f"{lane}: {' '.join(map(str, row))}", highlight=False, soft_wrap=True)
+                console.print(_order(lane, row, console.width), highlight=False, soft_wrap=True)
         else:
             console.print(plan_tables.grid(timeline, list(lanes.values()), console.width), soft_wrap=True)
     if not as_json:
@@ -92,6 +93,12 @@ def _rows(plan: Plan, case: Case) -> list[Row]:
         replicas = job.mesh.dp if len(plan.jobs) > 1 else 1
         rows += [row for row in chosen.rows or () for _ in range(job.mesh.tp)] * replicas
     return rows
+
+
+def _order(lane: str, row: Row, width: int) -> str:
+    """A rank's actions in lines that fit, under each other."""
+    behind = " " * len(f"{lane}: ")
+    return textwrap.fill(f"{lane}: {' '.join(map(str, row))}", width, subsequent_indent=behind)
 
 
 def _rows_document(plan: Plan) -> dict[str, Any]:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple, get_args
@@ -63,7 +63,7 @@ class Chaos(NamedTuple):
 
 def read_checkpoints(text: str) -> Checkpoints:
     """What --checkpoint says. Raises BadInput."""
-    given = _EVERY | _options(CHECKPOINT, text, (*_EVERY, *_OF_MEMORY))
+    given = _EVERY | _given_of_checkpoints(text)
     every = _count(CHECKPOINT, "every", given["every"])
     save_s, restart_s = (_time(CHECKPOINT, name, given[name], 0.0, MOST_SLOT_S) for name in ("save", "restart"))
     notice_s = _time(CHECKPOINT, "notice", given["notice"], 0.0, MOST_NOTICE_S)
@@ -75,6 +75,10 @@ def read_checkpoints(text: str) -> Checkpoints:
     elif beside := next((name for name in _OF_MEMORY if name in given), None):
         raise BadInput.of(CHECKPOINT, beside, given[beside], "to=neighbour beside it")
     return Checkpoints(every, save_s, restart_s, memory, notice_s)
+
+
+def _given_of_checkpoints(text: str) -> dict[str, str]:
+    return _options(CHECKPOINT, text, (*_EVERY, *_OF_MEMORY))
 
 
 def _read_memory(given: dict[str, str], every: int) -> MemoryCheckpoints:
@@ -187,20 +191,18 @@ def with_recovery(
     how = Recovery(None, (), read_elastic(elastic)) if elastic is not None else None
     how = how or Recovery(read_checkpoints("every=10" if checkpoint is None else checkpoint), ())
     named = sorted(map(read_failure, failures), key=lambda failure: failure.at_s)
+    by_chance = read_chaos(chaos) if chaos is not None else None
+    if checkpoint is not None:
+        _require_cuts_for_notice(checkpoint, named, by_chance)
     found = replace(plan, recovery=replace(how, failures=tuple(named)))
     require_recoverable(replace(plan, recovery=how), option, "option")
     require_recoverable(found, FAILURE, "option")
-    if chaos is None:
+    if by_chance is None:
         require_replicas_left(found, FAILURE, "option")
         if named:
             _require_in_training(named[-1], _ends_s(found))
         return found
-    drawn = read_chaos(chaos)
-    job = plan.jobs[0]
-    places = _places(job, drawn.of)
-    failing = drawn_failures(drawn.mtbf_s, LATEST_FAILURE_S, job.mesh.size, drawn.seed, places, drawn.cut_s)
-    by_chance = islice(failing, MOST_FAILURES)
-    every = sorted([*named, *by_chance], key=lambda failure: failure.at_s)
+    every = sorted([*named, *_first_drawn(plan.jobs[0], by_chance)], key=lambda failure: failure.at_s)
     whole = replace(plan, recovery=replace(how, failures=tuple(every[:MOST_FAILURES])))
     require_recoverable(whole, CHAOS, "option")
     require_replicas_left(whole, CHAOS, "option")
@@ -211,6 +213,22 @@ def with_recovery(
     if len(came) >= MOST_FAILURES:
         raise BadInput.of(CHAOS, "option", chaos, f"fewer than {MOST_FAILURES} failures while a case is trained")
     return replace(plan, recovery=replace(how, failures=came))
+
+
+def _first_drawn(job: Job, chaos: Chaos) -> Iterable[Failure]:
+    """As many of those that come by chance as a plan may have."""
+    places = _places(job, chaos.of)
+    failing = drawn_failures(chaos.mtbf_s, LATEST_FAILURE_S, job.mesh.size, chaos.seed, places, chaos.cut_s)
+    return islice(failing, MOST_FAILURES)
+
+
+def _require_cuts_for_notice(checkpoint: str, named: Sequence[Failure], chaos: Chaos | None) -> None:
+    """Raises BadInput where it is said how long someone who is cut off is waited for, and nobody can be."""
+    given = _given_of_checkpoints(checkpoint)
+    cuts = any(failure.cut_s is not None for failure in named) or (chaos is not None and chaos.cut_s is not None)
+    if "notice" in given and not cuts:
+        expected = f"{FAILURE} 'datacenter NAME cut off at 3.2 s for 2 s' or {CHAOS} of=cuts beside it"
+        raise BadInput.of(CHECKPOINT, "notice", given["notice"], expected)
 
 
 def _ends_s(plan: Plan) -> float:

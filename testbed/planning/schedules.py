@@ -92,7 +92,7 @@ def choices_among(listed: Sequence[ScheduleChoice], names: Sequence[str] = ()) -
         other = found.setdefault(choice.label, choice)
         if other != choice:
             expected = f"a file called otherwise: another schedule that is asked for is {choice.label}"
-            raise BadInput.of("schedule", "name", choice.schedule, expected)
+            raise BadInput.of("--schedule", "name", choice.schedule, expected)
     return list(found.values())
 
 
@@ -107,10 +107,10 @@ def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
         choice = choice_named(name, Path())
         family_of(choice)
     except Unusable as error:
-        raise error.at("schedule", "name") from error
+        raise error.at("--schedule", "name") from error
     if any(other.label == choice.label for other in listed):
         expected = f"a file called otherwise: the workload has another schedule {choice.label}"
-        raise BadInput.of("schedule", "name", name, expected)
+        raise BadInput.of("--schedule", "name", name, expected)
     return [choice]
 
 

@@ -207,7 +207,7 @@ def policy_of(text: str) -> PolicyChoice:
     """The policy that a controller has. Raises BadInput for one that is not there, or makes whole cases."""
     chosen = choose(text)
     if isinstance(chosen.policy, Planner):
-        expected = "a policy that chooses routes alone, with --lose, --arrive and --depart: schedules go on as they are"
+        expected = "a policy that chooses routes alone: beside --lose, --arrive or --depart schedules go on as they are"
         raise BadInput.of("--policy", "policy", text, expected)
     return chosen
 

@@ -91,6 +91,12 @@ def test_each_pair_of_datacenters_has_routes_of_its_own() -> None:
         adaptable_job(plan, choose(plan, ["1f1b"]), MayChange(routes=64))
 
 
+def test_where_there_is_one_route_alone_there_is_none_to_change_to() -> None:
+    plan = load_plan(ROOT / "topologies/two-dc-metro.yaml", PP4)
+    with pytest.raises(BadInput, match="--vary: routes: got 2, expected two of its datacenters with another route"):
+        adaptable_job(plan, choose(plan, ["1f1b"]), MayChange(routes=2))
+
+
 def test_recipes_are_told_apart_however_long_the_names_of_links_are() -> None:
     named = [{**link, "name": f"{link['name']}-otn-wave-of-backbone"} for link in PAIR["links"]]
     at = "placement=[paris/0, warsaw/0, warsaw/1, vienna/0]"

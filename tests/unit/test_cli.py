@@ -66,7 +66,7 @@ def test_predict_imports_neither_torch_nor_mininet() -> None:
         (("predict", "nowhere.yaml", PP4), "nowhere.yaml: file: got 'No such file or directory'"),
         (("predict", LONGHAUL, PP4, "--set", "microbatches=0"), "microbatches: got 0, expected at least 1"),
         (("predict", LONGHAUL, PP4, "--set", "microbatches"), "--set: setting: got 'microbatches', expected KEY=VALUE"),
-        (("predict", LONGHAUL, PP4, "--schedule", "fast"), "schedule: name: got 'fast', expected one of gpipe"),
+        (("predict", LONGHAUL, PP4, "--schedule", "fast"), "--schedule: name: got 'fast', expected one of gpipe"),
         (("predict", LONGHAUL, PP4, "--set", "pacing=none"), "pacing: got 'none', expected seconds"),
         (("predict", LONGHAUL, PP4, "--set", "topology.links=3"), "links: got 3"),
         (("run", LONGHAUL, PP4, "--set", "schedules=[gpipe]"), "schedule gpipe: rank 0, action 4"),

@@ -158,6 +158,7 @@ def test_options_are_read() -> None:
         ("--failure", "datacenter paris cut off at 3 s for 0", "--failure: for"),
         ("--failure", "node paris/0 cut off at 3 s for 1 s", "--failure: option"),
         ("--checkpoint", "notice=31 s", "--checkpoint: notice: got '31 s', expected a time from 0 to 30 s"),
+        ("--checkpoint", "notice=1 s", "--checkpoint: notice: got '1 s', expected --failure 'datacenter NAME cut off"),
         ("--chaos", "mtbf=60 s,of=links", "--chaos: of: got 'links', expected ranks, nodes, datacenters"),
         ("--chaos", "mtbf=60 s,of=nodes,for=2 s", "--chaos: for: got '2 s', expected of=cuts beside it"),
         ("--chaos", "mtbf=60 s,of=cuts,for=0", "--chaos: for"),

@@ -89,6 +89,7 @@ def chain_of_datacenters(directory: Path) -> str:
         ("predict", LONGHAUL, PP4, "--set", "parallelism.pipeline=1", "--set", "memory=16"),
         ("predict", LONGHAUL, PP4, PP4, "--set", "schedules=[1f1b]"),
         ("schedule", "show", LONGHAUL, PP4),
+        ("schedule", "show", LONGHAUL, PP4, "--order", "--set", "microbatches=40"),
         ("schedule", "show", LONGHAUL, PP4, "--set", "parallelism.pipeline=1", "--set", "memory=16"),
         ("schedule", "compare", LONGHAUL, PP4, "--schedule", "zb-h1", "--schedule", "gpipe"),
         ("schedule", "validate", LONGHAUL, PP4, "examples/my_schedule.csv", "--set", "memory=8"),
