@@ -9,7 +9,6 @@ iterations in which nothing changed; else the change is noted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -24,8 +23,13 @@ from testbed.units import show_time
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-_SELDOM = 0.05
+_SELDOM = 0.03
 """Of the orders that iterations can come in, this share may be taken for a change that is none."""
+_ORDERS = 400
+"""That are drawn of those."""
+
+_SAME = 0.1
+"""Of what may be; iterations that differ by less are alike."""
 
 _MOST_NAMED = 3
 """Flows, and places, in a sentence."""
@@ -103,8 +107,8 @@ def since_the_beginning(times_s: Floats, limit: float, calm: Bools | None = None
 
     Only those that are `calm` tell of steps, where most are and three at least: one first iteration that the machine
     disturbed, by its own accounts, would make a change of all that follow. On a network that `loses` packets, as it was
-    asked to, a single one is no side of a step, nor are so few that chance has as many slow ones in a row at an end
-    more often than `_SELDOM`; several that are far from the median are those that lost.
+    asked to, iterations that lost are slow by chance: a single one is no side of a step, nor is what as many orders as
+    `_SELDOM` of the same iterations have, by their ranks; several that are far from the median are those that lost.
     """
     middle, far = float(np.median(times_s)), np.zeros(len(times_s), bool)
     told = np.arange(len(times_s)) if calm is None or 2 * calm.sum() < len(calm) else np.flatnonzero(calm)
@@ -112,16 +116,43 @@ def since_the_beginning(times_s: Floats, limit: float, calm: Bools | None = None
     if count < 3:
         return far
     noise = 1.4826 * float(np.median(np.abs(np.diff(each_s)))) / np.sqrt(2)
-    weights = np.sqrt([at * (count - at) for at in range(1, count)])
-    means = [abs(each_s[at:].mean() - each_s[:at].mean()) for at in range(1, count)]
-    best = _Step.of(each_s, 1 + int(np.argmax(means * weights)))
+    compared = _ranks(np.round(each_s / (_SAME * limit * middle))) if loses else each_s
+    sizes = _step_sizes(compared)
+    best = _Step.of(each_s, 1 + int(np.argmax(sizes)))
     certain_s = CHANGE_CERTAIN * noise * np.sqrt(1 / best.at + 1 / (count - best.at))
-    few = 1 in (best.at, count - best.at) or 2 / math.comb(count, best.at) > _SELDOM
-    if not (loses and few) and abs(best.seconds) > max(limit * middle, certain_s):
+    if abs(best.seconds) > max(limit * middle, certain_s) and not (
+        loses and (1 in (best.at, count - best.at) or _chance(compared, float(sizes.max())) > _SELDOM)
+    ):
         far[told[best.at] :] = True
         return far
     far |= np.abs(times_s - middle) > max(limit * middle, 2 * CHANGE_CERTAIN * noise)
     return np.zeros_like(far) if loses and far.sum() > 1 else far
+
+
+def _step_sizes(values: Floats) -> Floats:
+    """By place of a cut, from 1 on, how far apart the means before and after it are, for their counts; values as of the
+    last axis."""
+    count = values.shape[-1]
+    before, after = np.arange(1, count), np.arange(count - 1, 0, -1)
+    sums = np.cumsum(values, axis=-1)
+    means = sums[..., :-1] / before, (sums[..., -1:] - sums[..., :-1]) / after
+    sizes: Floats = np.abs(means[1] - means[0]) * np.sqrt(before * after)
+    return sizes
+
+
+def _chance(values: Floats, size: float) -> float:
+    """In what share of all orders of these values the largest step is of this size or larger, by some that are drawn: a
+    permutation test."""
+    orders = np.random.default_rng(0).permuted(np.tile(values, (_ORDERS, 1)), axis=1)
+    as_large = int((_step_sizes(orders).max(axis=1) >= size * (1 - 1e-9)).sum())
+    return (1 + as_large) / (1 + _ORDERS)  # the order that came is one of them
+
+
+def _ranks(values: Floats) -> Floats:
+    """The place of each in the order of all; equal ones share the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return ranks
 
 
 class _Step(NamedTuple):
