@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -173,13 +173,17 @@ def groups() -> set[Path]:
 
 
 @pytest.fixture
-def memory_groups() -> None:
+def new_groups() -> Callable[[], set[Path]]:
+    """Those that were not there when the test began: other labs may have some."""
     if (why := cgroups.lacks(["memory", "cpu"])) is not None:
         pytest.skip(why)
+    others = groups()
+    return lambda: groups() - others
 
 
-@pytest.mark.usefixtures("memory_groups")
-def test_a_schedule_that_needs_more_memory_than_a_node_has_ends_and_the_next_one_is_trained(tmp_path: Path) -> None:
+def test_a_schedule_that_needs_more_memory_than_a_node_has_ends_and_the_next_one_is_trained(
+    tmp_path: Path, new_groups: Callable[[], set[Path]]
+) -> None:
     words = command(tmp_path, "--out", "out")
     (tmp_path / "pair.yaml").write_text(TOPOLOGY.replace("east: {nodes: 1}", "east: {nodes: 1, memory: 560 MiB}"))
     (tmp_path / "two.yaml").write_text(HUNGRY.replace("60 ms", "40 ms"))
@@ -192,10 +196,10 @@ def test_a_schedule_that_needs_more_memory_than_a_node_has_ends_and_the_next_one
     assert [row["label"] for row in document["schedules"]] == ["1f1b"]
     assert not document["complete"]
     assert f"1 of 2 schedules finished, not gpipe ({why})" in " ".join(done.stdout.split())
-    wait_until(lambda: not groups(), "a control group is left")
+    wait_until(lambda: not new_groups(), "a control group is left")
 
 
-@pytest.mark.usefixtures("memory_groups")
+@pytest.mark.usefixtures("new_groups")
 def test_with_strict_such_a_schedule_ends_the_run(tmp_path: Path) -> None:
     words = command(tmp_path, "--out", "out", "--strict")
     (tmp_path / "pair.yaml").write_text(TOPOLOGY.replace("east: {nodes: 1}", "east: {nodes: 1, memory: 300 MiB}"))
@@ -206,8 +210,9 @@ def test_with_strict_such_a_schedule_ends_the_run(tmp_path: Path) -> None:
     assert "training 1f1b" not in done.stderr
 
 
-@pytest.mark.usefixtures("memory_groups")
-def test_of_several_jobs_the_node_whose_memory_ends_is_named_beside_the_rank(tmp_path: Path) -> None:
+def test_of_several_jobs_the_node_whose_memory_ends_is_named_beside_the_rank(
+    tmp_path: Path, new_groups: Callable[[], set[Path]]
+) -> None:
     words = command(tmp_path, "hungry.yaml", "--out", "out", "--iterations", "1")
     (tmp_path / "pair.yaml").write_text(
         TOPOLOGY.replace("nodes: 1}, west: {nodes: 1}", "nodes: 2, memory: 300 MiB}, west: {nodes: 2}")
@@ -217,15 +222,14 @@ def test_of_several_jobs_the_node_whose_memory_ends_is_named_beside_the_rank(tmp
     assert done.returncode == ExitCode.RUN_FAILED, done.stderr
     why = "error: east/1 needs more than its 300 MiB of memory: rank 2 of hungry was killed by signal 9; it did not "
     assert any(line.startswith(why) for line in done.stderr.splitlines()), done.stderr
-    wait_until(lambda: not groups(), "a control group is left")
+    wait_until(lambda: not new_groups(), "a control group is left")
 
 
-@pytest.mark.usefixtures("memory_groups")
-def test_groups_of_a_command_that_was_killed_go_with_it(tmp_path: Path) -> None:
+def test_groups_of_a_command_that_was_killed_go_with_it(tmp_path: Path, new_groups: Callable[[], set[Path]]) -> None:
     command(tmp_path)
     with training(tmp_path, "--set", "topology.datacenters.west.cpus=0.5") as run:
-        assert len(groups()) == 1
-        (group,) = groups()
+        assert len(new_groups()) == 1
+        (group,) = new_groups()
         limit = {"cpu.cfs_quota_us": "50000", "cpu.max": "50000 100000"}
         assert any(
             (group / name).read_text().strip() == value for name, value in limit.items() if (group / name).exists()
@@ -233,7 +237,7 @@ def test_groups_of_a_command_that_was_killed_go_with_it(tmp_path: Path) -> None:
         assert len((group / "cgroup.procs").read_text().split()) == 1
         run.kill()
         run.wait(timeout=LIMIT_S)
-        wait_until(lambda: not groups(), "a control group is left")
+        wait_until(lambda: not new_groups(), "a control group is left")
 
 
 @contextmanager
@@ -249,7 +253,7 @@ def limited_memory(most: int) -> Iterator[str]:
         group.remove()
 
 
-@pytest.mark.usefixtures("memory_groups")
+@pytest.mark.usefixtures("new_groups")
 def test_where_memory_ends_a_worker_ends_first_and_is_named(tmp_path: Path) -> None:
     """All of the command is in a group with too little: neither it nor what carries the links is who has to go."""
     with limited_memory(1_100 * 2**20) as group:
