@@ -259,7 +259,7 @@ def _knowing_words(job: AdaptableJob) -> AdaptableJob:
     shorter_s = {
         path: 8 * shorter_bytes / planned.rate_bps.value for path, planned in planned_belief(job).paths.items()
     }
-    return job._replace(ranks=job.ranks._replace(word_shorter_s=shorter_s))
+    return job._replace(ranks=job.ranks._replace(word_shorter_s=shorter_s, word_shorter_bytes=shorter_bytes))
 
 
 def one_of_several(plan: Plan, number: int) -> AdaptableJob:

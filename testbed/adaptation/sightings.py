@@ -7,8 +7,7 @@ A path that it does not use it may look at (looks.py).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -56,7 +55,9 @@ class PlacedRanks(NamedTuple):
     pipeline_ranks: tuple[int, ...]
     """Its place in the pipeline; the same of all replicas' and tensor ranks that have the same stages."""
     word_shorter_s: Mapping[Path, float] = MappingProxyType({})
-    """By so much less than a probe does word that a receive is posted take, as planned."""
+    """By so much less than a probe does word that a receive is posted take, as planned ..."""
+    word_shorter_bytes: float = 0.0
+    """... being so many bytes shorter."""
 
 
 class Crossing(NamedTuple):
@@ -67,6 +68,11 @@ class Crossing(NamedTuple):
     """The least of all that the pipeline sent there, from when the receiver was ready for it too."""
     message_bytes: float
     """On the wire."""
+
+    @property
+    def per_byte_s(self) -> float:
+        """What a message of more bytes than a probe took longer than one, for each of them."""
+        return max(0.0, self.message_s - self.probe_s) / (self.message_bytes - PROBE_BYTES)
 
 
 class TrainTimes(NamedTuple):
@@ -140,8 +146,15 @@ class Sighting(NamedTuple):
 def sighting(trace: Trace, ranks: PlacedRanks, probes_s: Mapping[Path, float]) -> Sighting:
     """What the times of an iteration of the job with these ranks say; of every two datacenters it uses one path."""
     path_of, by_pair = {path.pair: path for path in probes_s}, {path.pair: probe for path, probe in probes_s.items()}
-    words_s = {path.pair: max(0.0, probe - ranks.word_shorter_s.get(path, 0.0)) for path, probe in probes_s.items()}
-    found, slots = _crossings(trace, ranks.sites, by_pair, words_s), _slots(trace, ranks.pipeline_ranks)
+    shorter_s = {path.pair: ranks.word_shorter_s.get(path, 0.0) for path in probes_s}
+    crossed, slots = _crossed(trace, ranks.sites, by_pair), _slots(trace, ranks.pipeline_ranks)
+    # nothing hangs on words where a message was sent when word had come even if it took as long as a probe
+    sure = _least([each for each in crossed if not each.sent_s < each.posted_s + by_pair.get(each.back, 0.0)], by_pair)
+    for pair, crossing in sure.items():
+        if crossing.message_bytes > PROBE_BYTES:
+            shorter_s[pair] = ranks.word_shorter_bytes * crossing.per_byte_s
+    words_s = {pair: max(0.0, probe - shorter_s[pair]) for pair, probe in by_pair.items()}
+    found = {**_least(crossed, by_pair, words_s), **sure}
     crossings = {path_of[pair]: crossing for pair, crossing in found.items()}
     return Sighting(float(trace.makespans()[0]), crossings, slots)
 
@@ -158,22 +171,47 @@ def with_wire_bytes(measured: Trace, predicted: Trace) -> Trace:
     return replace(measured, messages=messages)
 
 
-def _crossings(
-    trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float], words_s: Mapping[Pair, float]
-) -> dict[Pair, Crossing]:
-    found: dict[Pair, Crossing] = {}
+class _Crossed(NamedTuple):
+    """A message of the pipeline."""
+
+    pair: Pair
+    wire_bytes: float
+    posted_s: float
+    """Not a number where nobody knows when: of receives that are posted early."""
+    sent_s: float
+    arrived_s: float
+
+    @property
+    def back(self) -> Pair:
+        """The way of the word that its receive is posted."""
+        source, target = self.pair
+        return target, source
+
+
+def _crossed(trace: Trace, sites: Sequence[str], pairs: Collection[Pair]) -> list[_Crossed]:
+    """Messages between these datacenters, without those for which their receivers were not waiting: of them it is only
+    known that they lay ready.
+    """
     sent = trace.messages[np.isin(trace.messages["kind"], list(MESSAGE_LETTERS))]
+    sent = sent[~np.isnan(sent["arrived_s"])]
     names = ("source_rank", "target_rank", "wire_bytes", "posted_s", "sent_s", "arrived_s")
-    for source, target, size, posted_s, sent_s, arrived_s in zip(*(sent[name].tolist() for name in names), strict=True):
-        pair = sites[source], sites[target]
-        if pair in probes_s:
-            # of receives that are posted late, word has to come first; of others nobody knows when they were
-            ready_s = posted_s + words_s.get((sites[target], sites[source]), 0.0)
-            took_s = arrived_s - (ready_s if ready_s > sent_s else sent_s)
-            if math.isnan(took_s):  # its receiver was not waiting: it is only known that it lay ready
-                continue
-            if pair not in found or took_s < found[pair].message_s:
-                found[pair] = Crossing(probes_s[pair], took_s, size)
+    every = (
+        _Crossed((sites[source], sites[target]), *rest)
+        for source, target, *rest in zip(*(sent[name].tolist() for name in names), strict=True)
+    )
+    return [each for each in every if each.pair in pairs]
+
+
+def _least(
+    crossed: Sequence[_Crossed], probes_s: Mapping[Pair, float], words_s: Mapping[Pair, float] = MappingProxyType({})
+) -> dict[Pair, Crossing]:
+    """The fastest message of every pair, from when it was sent and word of its receive had come."""
+    found: dict[Pair, Crossing] = {}
+    for each in crossed:
+        ready_s = each.posted_s + words_s.get(each.back, 0.0)
+        took_s = each.arrived_s - (ready_s if ready_s > each.sent_s else each.sent_s)
+        if each.pair not in found or took_s < found[each.pair].message_s:
+            found[each.pair] = Crossing(probes_s[each.pair], took_s, each.wire_bytes)
     return found
 
 

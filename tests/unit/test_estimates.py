@@ -233,7 +233,7 @@ def test_word_of_a_receive_is_shorter_than_a_probe(tmp_path: File, message: str)
     plan = load_plan(slow, PP4, settings=[*SMALL, "receives=late", f"message={message}"])
     late = adaptable_job(plan, choose(plan, ["zb-h1"]))
     as_planned = planned_belief(late)
-    for factor in (1.0, 0.6, 3.0):
+    for factor in (1.0, 0.6, 0.4, 3.0):
         changes = [change(f"link paris--warsaw rate x{factor:g} at 0", plan)] if factor != 1 else []
         world = OneJobsWorld(late, changes, AS_PACED)
         adapting = adapting_job(late, never(), 0.0)
