@@ -147,6 +147,16 @@ class _Path:
         self.last = crossing
         return alarm
 
+    def told(self, crossing: Crossing) -> Crossing:
+        """A crossing of messages that are longer than a probe; where they are not, of such as there were before, at the
+        rate that is believed, or a higher one where even a probe was faster.
+        """
+        if crossing.tells_rate:
+            return crossing
+        size = self.last.message_bytes if self.last else 2 * PROBE_BYTES
+        per_byte_s = min(8 / self.known[-1].rate_bps.value, crossing.probe_s / PROBE_BYTES)
+        return Crossing(crossing.probe_s, crossing.probe_s + per_byte_s * (size - PROBE_BYTES), size)
+
     def reread(self, factor: float) -> None:
         """All messages so far took so many times as long beyond a probe, by themselves."""
         pairs = zip(self.probes.values, self.messages.values, strict=True)
@@ -250,7 +260,7 @@ class Estimator:
 
     def learn(self, seen: Sighting) -> Learnt:
         """Take an iteration. A belief changes once several in a row agree on another one."""
-        crossings = {**seen.crossings, **seen.looked}
+        crossings = {path: self._paths[path].told(each) for path, each in {**seen.crossings, **seen.looked}.items()}
         self.belief = replace(self.belief, used=self.belief.used.union(seen.looked))
         alarms = [named(path) for path, crossing in crossings.items() if self._paths[path].add(crossing)]
         by_rank: dict[int, dict[Kind, ActionTimes]] = {}

@@ -70,6 +70,11 @@ class Crossing(NamedTuple):
     """On the wire."""
 
     @property
+    def tells_rate(self) -> bool:
+        """Whether they are longer than a probe: else they say no more than it does."""
+        return self.message_bytes > PROBE_BYTES
+
+    @property
     def per_byte_s(self) -> float:
         """What a message of more bytes than a probe took longer than one, for each of them."""
         return max(0.0, self.message_s - self.probe_s) / (self.message_bytes - PROBE_BYTES)
@@ -135,9 +140,11 @@ class Sighting(NamedTuple):
         crossings, slots = {}, {}
         for path, each in self.crossings.items():
             size = longer * each.message_bytes
-            told = min(size, each.message_bytes) > PROBE_BYTES
-            rest = (size - PROBE_BYTES) / (each.message_bytes - PROBE_BYTES) if told else 1.0
-            crossings[path] = Crossing(each.probe_s, each.probe_s + rest * (each.message_s - each.probe_s), size)
+            if each.tells_rate and size > PROBE_BYTES:
+                longer_s = (size - PROBE_BYTES) * each.per_byte_s
+                crossings[path] = Crossing(each.probe_s, each.probe_s + longer_s, size)
+            else:
+                crossings[path] = each._replace(message_bytes=min(size, each.message_bytes))
         for which, times in self.slots.items():
             slots[which] = ActionTimes(larger * times.mean_s, larger * times.deviation_s, times.actions)
         return self._replace(crossings=crossings, slots=slots)
@@ -151,7 +158,7 @@ def sighting(trace: Trace, ranks: PlacedRanks, probes_s: Mapping[Path, float]) -
     # nothing hangs on words where a message was sent when word had come even if it took as long as a probe
     sure = _least([each for each in crossed if not each.sent_s < each.posted_s + by_pair.get(each.back, 0.0)], by_pair)
     for pair, crossing in sure.items():
-        if crossing.message_bytes > PROBE_BYTES:
+        if crossing.tells_rate:
             shorter_s[pair] = ranks.word_shorter_bytes * crossing.per_byte_s
     words_s = {pair: max(0.0, probe - shorter_s[pair]) for pair, probe in by_pair.items()}
     found = {**_least(crossed, by_pair, words_s), **sure}

@@ -245,6 +245,47 @@ def test_word_of_a_receive_is_shorter_than_a_probe(tmp_path: File, message: str)
             assert known.delay_s.value == pytest.approx(planned.delay_s.value, rel=0.05)
 
 
+@pytest.mark.parametrize("receives", ["early", "late"])
+def test_messages_that_are_shorter_than_a_probe_tell_no_rate(tmp_path: File, receives: str) -> None:
+    """It is believed to be as planned: what they take longer, or less long, is the delay's."""
+    slow = tmp_path / "slow.yaml"
+    slow.write_text(LONGHAUL.read_text().replace("1 Gbit/s", "3 Mbit/s"))
+    plan = load_plan(slow, PP4, settings=[*SMALL, f"receives={receives}", "message=1 kB"])
+    job = adaptable_job(plan, choose(plan, ["zb-h1"]))
+    for event, delay_s, rate_bps in (
+        ("", 0.0102, 3e6),
+        ("delay x4", 0.0408, 3e6),
+        ("rate x0.4", 0.0162, 3e6),
+        ("delay 0 ms", 0.0, 3e6),
+        ("rate x3", 0.0102 + 0.004 / 3 - 0.004, 3e6),
+    ):
+        changes = [change(f"link paris--warsaw {event} at 2", plan)] if event else []
+        world, adapting = OneJobsWorld(job, changes, AS_PACED), adapting_job(job, never(), 0.0)
+        for iteration in range(5):
+            step = adapting.after(iteration, world.seen(adapting.running, iteration))
+            assert not step.learnt.changes or (event and iteration >= 2)
+        for known in step.belief.paths.values():
+            assert (known.delay_s.value, known.rate_bps.value) == pytest.approx((delay_s, rate_bps), rel=2e-2, abs=1e-5)
+
+
+def test_a_probe_that_is_faster_than_the_rate_allows_is_believed(estimator: Estimator) -> None:
+    short = Crossing(5e-6, 5e-6, 1000.0)
+    for _ in range(3):
+        estimator.learn(seen()._replace(crossings={THERE: short}))
+    found = estimator.belief.paths[THERE]
+    assert (found.delay_s.value, found.rate_bps.value) == pytest.approx((0.0, 8 * PROBE_BYTES / 5e-6))
+
+
+def test_of_cuts_some_of_whose_messages_are_shorter_than_a_probe_it_takes_what_they_tell() -> None:
+    """Of two, one each: probes alone."""
+    long, short = Crossing(0.010, 0.013, 3000.0), Crossing(0.010, 0.010, 1200.0)
+    for one, longer, size in ((long, 0.4, 1200.0), (short, 2.5, 1200.0)):
+        read = Sighting(1.0, {THERE: one}, {}).of_other_actions(1.0, longer).crossings[THERE]
+        assert (read.probe_s, read.message_bytes) == (0.010, size)
+    read = Sighting(1.0, {THERE: long}, {}).of_other_actions(1.0, 2.0).crossings[THERE]
+    assert read == pytest.approx(Crossing(0.010, 0.019, 6000.0))
+
+
 def test_slots_that_vary_are_seen_as_they_are(job: AdaptableJob) -> None:
     world = OneJobsWorld(job, [], SlotVariation(0.03, 1))
     running = Prospects(job).under(planned_belief(job))[0]
