@@ -160,15 +160,19 @@ class Adapting:
         """What messages would take by themselves depends on what is believed: again where that has changed, until what
         is believed says the same of them."""
         seen, before, taken = self._prospects.as_planned(seen, self.running), deepcopy(self._estimator), self._alone()
-        learnt, alone = self._estimator.learn(seen.by_themselves(taken)), taken
+        learnt, read, moved = self._estimator.learn(seen.by_themselves(taken)), taken, dict.fromkeys(taken, 0.0)
         for _ in range(MOST_READINGS):
-            read, alone = alone, self._alone()
-            same = all(abs(alone[path] - share) <= SAME_SHARE * share for path, share in read.items())
+            said = self._alone()
+            same = all(abs(said[path] - share) <= SAME_SHARE * share for path, share in read.items())
             if same or not learnt.changes:
                 break
+            moves = {path: said[path] - share for path, share in read.items()}
+            swings = {path for path, move in moves.items() if move * moved[path] < 0}
+            read = {path: (share + said[path]) / 2 if path in swings else said[path] for path, share in read.items()}
+            moved = moves
             self._estimator = deepcopy(before)
-            self._estimator.reread({path: alone[path] / share for path, share in taken.items() if share})
-            learnt = self._estimator.learn(seen.by_themselves(alone))
+            self._estimator.reread({path: read[path] / share for path, share in taken.items() if share})
+            learnt = self._estimator.learn(seen.by_themselves(read))
         return learnt
 
     def _alone(self) -> Mapping[Path, float]:

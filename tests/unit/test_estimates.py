@@ -353,6 +353,23 @@ def test_a_link_that_two_paths_share_is_found_and_shared_in_predictions(event: s
             assert not step.learnt.changes
 
 
+def test_readings_of_a_full_link_that_swing_to_and_fro_come_to_rest() -> None:
+    """What is believed of it makes messages wait so much longer that each reading is as far off as the last one."""
+    full = {"between": ["a", "b"], "name": "ab", "delay": "0.05 ms", "rate": "23 Mbit/s"}
+    places = {"name": "full", "datacenters": {"a": {"nodes": 3}, "b": {"nodes": 3}}, "links": [full]}
+    shape = ["parallelism={pipeline: 2, data: 3}", "placement=[a/0, b/0]", "receives=late", "message=100 kB"]
+    replicas = ["data_parallel={algorithm: direct, parameters: 20 kB, replicas: [[a/1, b/1], [a/2, b/2]]}"]
+    rest = ["microbatches=4", "memory=16", "pacing={F: 11 ms, I: 13.2 ms, W: 8.8 ms}"]
+    plan = load_plan(places, PP4, settings=[SMALL[0], *shape, *replicas, *rest])
+    job = adaptable_job(plan, choose(plan, ["1f1b"]))
+    world = OneJobsWorld(job, [change("link ab rate x0.4 at 3", plan)], AS_PACED)
+    adapting = adapting_job(job, never(), 0.0)
+    for iteration in range(4):
+        belief = adapting.after(iteration, world.seen(adapting.running, iteration)).belief
+    for known in belief.paths.values():
+        assert known.rate_bps.value == pytest.approx(9.2e6, rel=2e-2)
+
+
 def test_schedules_that_move_weights_and_solvers_are_no_candidates() -> None:
     plan = load_plan(LONGHAUL, PP4)
     found = adaptable_job(plan, choose(plan, ["1f1b", "zb-v", "crosspipe-ud", "pipemorph"]))
