@@ -12,13 +12,14 @@ from testbed.plan.costs import problem_of_case
 from testbed.plan.events import at_work, changes_said
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Job, Plan
-from testbed.planning.drawn_iterations import phase_of
+from testbed.planning.drawn_iterations import phase_of, varies
 from testbed.planning.prediction import RangesByLabel, predict_together, predict_training, ranges_of_plan
 from testbed.planning.ring_order import of_rings
 from testbed.planning.short_slots import of_short_slots
 from testbed.planning.slot_room import overruns
 from testbed.planning.training_prediction import link_events_of
 from testbed.spec.topology import Direction, Topology
+from testbed.thresholds import OVERRUN_SHARE
 from testbed.trace.tables import Trace
 from testbed.units import show_size, show_time
 
@@ -124,12 +125,14 @@ def _of_tensor_ranks(plan: Plan, cases: Sequence[Case]) -> list[str]:
     """Slots that are too short for what tensor ranks send each other in them over network cards."""
     short: dict[str, None] = {}
     for case in cases if any(job.mesh.tp > 1 and job.workload.pacing for job in plan.jobs) else ():
-        trace = predict_together(plan, case)
+        trace, least = predict_together(plan, case), 0.0
+        if varies(plan, case) and plan.rounds != "free":
+            trace, least = _first_iterations(predict_training(plan, case, strict=False).trace), OVERRUN_SHARE.value
         for number in at_work(plan, case):
             job = plan.jobs[number]
             if job.mesh.tp > 1 and job.workload.pacing:
                 found = overruns(problem_of_case(plan, case, job=number), job, trace)
-                for (kind, stage), over in sorted(found.items()):
+                for (kind, stage), over in sorted(found.worst.items()) if found.share > least else ():
                     takes, slot = show_time(over.takes_s), show_time(over.slot_s)
                     short[f"{job.name}: {kind} of stage {stage} {takes} of {slot}"] = None
     if not short:
@@ -138,6 +141,14 @@ def _of_tensor_ranks(plan: Plan, cases: Sequence[Case]) -> list[str]:
         "slots have no room for what tensor ranks send each other over network cards, with messages of their own: "
         f"actions will overrun ({_listed(list(short))})"
     ]
+
+
+_MOST_ITERATIONS = 20
+"""Of slots that are drawn anew; all of a long training would take long to look at."""
+
+
+def _first_iterations(trace: Trace) -> Trace:
+    return trace.without(trace.iterations()[_MOST_ITERATIONS:].tolist())
 
 
 _GLOO_SEGMENT_BYTES = 1 << 20

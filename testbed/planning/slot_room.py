@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from testbed.pipeline.ir import KINDS, Action, Kind
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import NO_CARD, Problem
@@ -21,14 +23,39 @@ class Overrun(NamedTuple):
     takes_s: float
     slot_s: float
 
+    @property
+    def over_s(self) -> float:
+        """By how much."""
+        return self.takes_s - self.slot_s
 
-def overruns(problem: Problem, job: Job, trace: Trace) -> dict[tuple[Kind, int], Overrun]:
-    """By kind and stage, the action of a job that overruns its slot by most, with `trace` as predicted.
+
+class Overruns(NamedTuple):
+    """Of a job."""
+
+    worst: dict[tuple[Kind, int], Overrun]
+    """By kind and stage, the action that overruns its slot by most."""
+    share: float
+    """Of all actions, those that overrun theirs."""
+
+
+def overruns(problem: Problem, job: Job, trace: Trace) -> Overruns:
+    """The actions of a job that overrun their slots, with `trace` as predicted.
 
     A card carries what its rank sends and what its tensor ranks exchange in the order in which they come; an exchange
-    that began waits for messages that leave meanwhile. `trace` has the ranks of the plan.
+    that began waits for messages that leave meanwhile. `trace` has the ranks of the plan, in one iteration or several.
     """
-    worst: dict[tuple[Kind, int], Overrun] = {}
+    worst, count, iterations = dict[tuple[Kind, int], Overrun](), 0, trace.iterations().tolist()
+    mine = trace.actions[np.isin(trace.actions["rank"], job.mesh.ranks)]
+    for number in iterations:
+        for key, found in _in_iteration(problem, job, trace.of_iteration(number)):
+            if found.over_s > 0:
+                count += 1
+                worst[key] = max(worst.get(key, found), found, key=lambda each: each.over_s)
+    return Overruns(worst, count / max(1, len(mine)))
+
+
+def _in_iteration(problem: Problem, job: Job, trace: Trace) -> Iterator[tuple[tuple[Kind, int], Overrun]]:
+    """Every action of a job that has an exchange over a card."""
     for rank in job.mesh.ranks if problem.exchanged else ():
         replica, pipeline_rank, tensor_rank = job.mesh.coordinates(rank)
         pipeline = problem.pipelines[replica * job.mesh.tp + tensor_rank]
@@ -37,14 +64,7 @@ def overruns(problem: Problem, job: Job, trace: Trace) -> dict[tuple[Kind, int],
             continue
         messages = trace.messages[trace.messages["source_rank"] == rank]
         actions = trace.actions[trace.actions["rank"] == rank - tensor_rank]
-        for key, found in _on_card(problem, problem.links[card], actions, messages):
-            if found.takes_s > found.slot_s and found.takes_s - found.slot_s > _over(worst.get(key)):
-                worst[key] = found
-    return worst
-
-
-def _over(found: Overrun | None) -> float:
-    return found.takes_s - found.slot_s if found else 0.0
+        yield from _on_card(problem, problem.links[card], actions, messages)
 
 
 def _on_card(
@@ -58,7 +78,7 @@ def _on_card(
     sent = sorted(zip(messages["sent_s"].tolist(), messages["wire_bytes"].tolist(), strict=True))
     free_s, following, told_s = 0.0, 0, 0.0
     for row in actions[actions["start_s"].argsort(kind="stable")]:
-        kind, start_s, stage = KINDS[row["kind"]], float(row["start_s"]), int(row["stage"])
+        kind, start_s, end_s, stage = KINDS[row["kind"]], float(row["start_s"]), float(row["end_s"]), int(row["stage"])
         exchanges = problem.exchanges(Action(stage, kind, 0))
         share = (row["part_end"] - row["part_begin"]) / row["part_of"]
         gathered = bool(exchanges.gathered.there) and row["part_begin"] == 0
@@ -73,8 +93,8 @@ def _on_card(
         free_s = max(free_s, start_s) + float(size) * card.seconds_per_byte + card.delay_s * gathered
         if sums:
             free_s = max(free_s, told_s) + card.delay_s * (1.0 + 2.0 * max(0.0, sums - 1))
-        while following < len(sent) and sent[following][0] < free_s:
+        while following < len(sent) and sent[following][0] < min(free_s, end_s):
             free_s += sent[following][1] * card.seconds_per_byte
             following += 1
         told_s = free_s + card.delay_s if sums else told_s
-        yield (kind, stage), Overrun(free_s - start_s, float(row["end_s"]) - start_s)
+        yield (kind, stage), Overrun(free_s - start_s, end_s - start_s)

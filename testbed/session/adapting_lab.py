@@ -64,12 +64,16 @@ class ProbedNetwork(Protocol):
         """Trains will be sent from now on: have it know when packets come."""
 
 
+def whole_route(plan: Plan, path: Path, source: str) -> Route:
+    """Along a path from a node, its network card first if it has one."""
+    return *network_state.planned(plan.network).card_routes.get(source, ()), *path.route
+
+
 def stored_s(plan: Plan, path: Path, source: str) -> float:
     """How much longer a packet of a probe's size takes from a node along a path than all delays and its time on the
     slowest wire, which is what a job has of a path: every link stores it before it goes on. As links are planned."""
     network = network_state.planned(plan.network)
-    route = (*network.card_routes.get(source, ()), *path.route)
-    wires_s = [8 * PROBE_BYTES / network.everything[index].rate_bps for index in route]
+    wires_s = [8 * PROBE_BYTES / network.everything[index].rate_bps for index in whole_route(plan, path, source)]
     return sum(wires_s) - max(wires_s, default=0.0)
 
 
@@ -179,10 +183,11 @@ class AdaptingLab:
         for path, train in self._trains.items():
             came = train.arrived(max(0.0, until_s - time.monotonic()))
             if came is not None:
-                more_s = stored_s(self._plan, path, self._subject.nodes_of(path)[0])
+                source, _ = self._subject.nodes_of(path)
+                more_s = stored_s(self._plan, path, source)
                 first_s, last_s = (max(0.0, seconds - more_s) for seconds in (came.first_s, came.last_s))
                 found[path] = TrainTimes(first_s, last_s, look.wire_bytes, came.sent_s)
-                for index in path.route:
+                for index in whole_route(self._plan, path, source):
                     self._carried[index] += look.wire_bytes
         self._trains = {}
         return found, 0.0 if look.beside else time.monotonic() - begun_s
