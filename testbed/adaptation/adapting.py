@@ -158,22 +158,47 @@ class Adapting:
 
     def _learn(self, seen: Sighting) -> Learnt:
         """What messages would take by themselves depends on what is believed: again where that has changed, until what
-        is believed says the same of them."""
-        seen, before, taken = self._prospects.as_planned(seen, self.running), deepcopy(self._estimator), self._alone()
-        learnt, read, moved = self._estimator.learn(seen.by_themselves(taken)), taken, dict.fromkeys(taken, 0.0)
-        for _ in range(MOST_READINGS):
-            said = self._alone()
-            same = all(abs(said[path] - share) <= SAME_SHARE * share for path, share in read.items())
-            if same or not learnt.changes:
-                break
-            moves = {path: said[path] - share for path, share in read.items()}
-            swings = {path for path, move in moves.items() if move * moved[path] < 0}
-            read = {path: (share + said[path]) / 2 if path in swings else said[path] for path, share in read.items()}
-            moved = moves
-            self._estimator = deepcopy(before)
-            self._estimator.reread({path: read[path] / share for path, share in taken.items() if share})
-            learnt = self._estimator.learn(seen.by_themselves(read))
+        is believed says the same of them. Several beliefs may; one from before is then meant.
+        """
+        seen, before, taken = self._prospects.as_planned(seen, self.running), self._estimator, self._alone()
+        learnt, _ = self._read(seen, before, taken, taken)
+        found = self._estimator
+        for earlier in self._earlier() if learnt.changes else ():
+            said = self._prospects.alone(earlier, self.running)
+            again, rests = self._read(seen, before, taken, said, readings=1)
+            if rests and self._estimator.belief.paths == earlier.paths:
+                return again
+        self._estimator = found
         return learnt
+
+    def _read(
+        self,
+        seen: Sighting,
+        before: Estimator,
+        taken: Mapping[Path, float],
+        shares: Mapping[Path, float],
+        readings: int = 1 + MOST_READINGS,
+    ) -> tuple[Learnt, bool]:
+        """What an iteration teaches who takes messages for these shares at first, those so far having been `taken` for
+        others; and whether what is believed then says the same of them.
+        """
+        moved = dict.fromkeys(shares, 0.0)
+        for _ in range(readings):
+            self._estimator = deepcopy(before)
+            self._estimator.reread({path: shares[path] / share for path, share in taken.items() if share})
+            learnt, said = self._estimator.learn(seen.by_themselves(shares)), self._alone()
+            moves = {path: said[path] - share for path, share in shares.items()}
+            rests = all(abs(move) <= SAME_SHARE * shares[path] for path, move in moves.items())
+            if rests or not learnt.changes:
+                break
+            swings = {path for path, move in moves.items() if move * moved[path] < 0}
+            shares = {path: (shares[path] + said[path]) / 2 if path in swings else said[path] for path in moves}
+            moved = moves
+        return learnt, rests
+
+    def _earlier(self) -> list[Belief]:
+        """What was believed before, the latest first."""
+        return [*(since.belief for since in self._believed[-2::-1]), self._planned]
 
     def _alone(self) -> Mapping[Path, float]:
         return self._prospects.alone(self._estimator.belief, self.running)

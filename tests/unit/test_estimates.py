@@ -370,6 +370,22 @@ def test_readings_of_a_full_link_that_swing_to_and_fro_come_to_rest() -> None:
         assert known.rate_bps.value == pytest.approx(9.2e6, rel=2e-2)
 
 
+def test_a_full_link_that_is_as_planned_again_is_believed_to_be() -> None:
+    """What readings that begin with what is believed of a slow link come to is another link, or nothing."""
+    full = {"between": ["a", "b"], "name": "ab", "delay": "0.05 ms", "rate": "10 Mbit/s"}
+    places = {"name": "full", "datacenters": {"a": {"nodes": 2}, "b": {"nodes": 2}}, "links": [full]}
+    shape = ["parallelism={pipeline: 2, data: 2}", "placement=[a/0, b/0]", "receives=late", "message=15 kB"]
+    replicas = ["data_parallel={algorithm: ring, parameters: 1 MB, replicas: [[a/1, b/1]]}"]
+    rest = ["microbatches=8", "microbatch_size=1", "memory=32", "pacing={F: 1.5 ms, I: 1.5 ms, W: 1.2 ms}"]
+    plan = load_plan(places, PP4, settings=[SMALL[0], *shape, *replicas, *rest])
+    job = adaptable_job(plan, choose(plan, ["zb-h1"]))
+    world = OneJobsWorld(job, [change("link ab rate x0.2 at 2 to 5", plan)], AS_PACED)
+    adapting, planned = adapting_job(job, never(), 0.0), planned_belief(job)
+    for iteration in range(7):
+        belief = adapting.after(iteration, world.seen(adapting.running, iteration)).belief
+        assert (belief.paths == planned.paths) == (iteration not in {2, 3, 4})
+
+
 def test_schedules_that_move_weights_and_solvers_are_no_candidates() -> None:
     plan = load_plan(LONGHAUL, PP4)
     found = adaptable_job(plan, choose(plan, ["1f1b", "zb-v", "crosspipe-ud", "pipemorph"]))
