@@ -195,10 +195,11 @@ def _one(plan: Plan, asked: _Asked) -> _Subject:
     from testbed.adaptation.adapting_plan import SWAP_S
     from testbed.adaptation.may_change import may_change
     from testbed.adaptation.rehearsal import rehearse
-    from testbed.planning.schedules import choose
+    from testbed.planning.schedules import choose, without_best
 
-    swap_s = asked.swap_s(SWAP_S)
-    job = adaptable_job(plan, choose(plan, asked.schedules), may_change(asked.vary))
+    swap_s, expected = asked.swap_s(SWAP_S), "names of schedules: which is the best is found again and again"
+    choices = without_best(choose(plan, asked.schedules), named=bool(asked.schedules), expected=expected)
+    job = adaptable_job(plan, choices, may_change(asked.vary))
     rehearsed = partial(rehearse, job, begin=asked.begin, swap_s=swap_s)
     return _Subject(rehearsed, planned_belief(job), max(job.planned.message_bytes, default=0.0))
 

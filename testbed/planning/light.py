@@ -14,6 +14,8 @@ from typing import Any
 from testbed.errors import DoesNotFit
 from testbed.plan.costs import stages_of
 from testbed.plan.plan import Job, Plan
+from testbed.planning.resolve import BEST
+from testbed.planning.schedules import every_family
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.model import MODELS
 from testbed.spec.workload import Workload
@@ -54,9 +56,13 @@ def _lighter(plan: Plan, number: int, choices: Sequence[ScheduleChoice]) -> tupl
 
 
 def _stages(plan: Plan, number: int, choices: Sequence[ScheduleChoice]) -> list[int]:
-    """How many stages a job has, schedule by schedule; each of its layers is one where that is not known."""
+    """How many stages a job has, schedule by schedule, of `best` with all that it may be.
+
+    Each of its layers is one where that is not known.
+    """
     job, found = plan.jobs[number], [len(case.jobs[number].stage_to_rank) for case in plan.cases]
-    for choice in () if found else choices:
+    listed = every_family(choices) if any(choice.schedule == BEST for choice in choices) else choices
+    for choice in () if found else listed:
         with suppress(DoesNotFit):  # is left out of the plan
             found.append(len(stages_of(job, choice)))
     if not found or (plan.adaptation is not None and plan.adaptation.stages):

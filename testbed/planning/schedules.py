@@ -96,6 +96,17 @@ def choices_among(listed: Sequence[ScheduleChoice], names: Sequence[str] = ()) -
     return list(found.values())
 
 
+def without_best(choices: Sequence[ScheduleChoice], *, named: bool, expected: str) -> list[ScheduleChoice]:
+    """Those of them that say by themselves what they are.
+
+    Raises BadInput, with what is `expected` instead, for `best` where they were `named`, or where there is no other.
+    """
+    wanted = [choice for choice in choices if choice.schedule != BEST]
+    if not wanted or (named and len(wanted) < len(choices)):
+        raise BadInput.of("--schedule", "option", BEST, expected)
+    return wanted
+
+
 def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
     """Every choice of the workload with this label or, if there is none, of this family; else a new one."""
     found = [choice for choice in listed if choice.label == name] or [

@@ -19,7 +19,6 @@ from testbed.plan.network_state import changed_rates, planned
 from testbed.plan.plan import Plan
 from testbed.planning import resolve, schedules
 from testbed.planning.prediction import iteration_times, ranges_of_plan
-from testbed.planning.resolve import BEST
 from testbed.planning.ties import Range, worst_s
 from testbed.search.incumbent import Watch
 from testbed.spec.choice import ScheduleChoice
@@ -119,11 +118,8 @@ def at_rate(plan: Plan, links: Links, rate_bps: float) -> Plan:
 
 def choices_of(plan: Plan, names: Sequence[str]) -> list[ScheduleChoice]:
     """The workload's schedules, or those named. Raises BadInput for `best`, which is another one at every rate."""
-    choices = schedules.choose(plan, names)
-    wanted = [choice for choice in choices if choice.schedule != BEST]
-    if not wanted or (names and len(wanted) < len(choices)):
-        raise BadInput.of("--schedule", "option", BEST, "a schedule that is the same at every rate")
-    return wanted
+    expected = "a schedule that is the same at every rate"
+    return schedules.without_best(schedules.choose(plan, names), named=bool(names), expected=expected)
 
 
 def judged(plan: Plan, choices: Sequence[ScheduleChoice], rate_bps: float, watch: Watch | None = None) -> Swept:

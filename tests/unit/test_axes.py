@@ -175,6 +175,7 @@ def test_the_command_as_json() -> None:
         (["--delay", "4"], "--delay: option: got '4', expected a time with a unit"),
         (["--picture", "x.pdf"], "--picture"),
         (["--measure", "3"], "--out beside it"),
+        (["--schedule", "best"], "--schedule: option: got 'best', expected names of schedules"),
     ],
 )
 def test_bad_options(arguments: list[str], expected: str) -> None:

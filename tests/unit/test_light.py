@@ -77,7 +77,7 @@ def test_a_layer_is_left_for_every_stage_where_all_have_as_many(settings: tuple[
     ]
 
 
-@pytest.mark.parametrize(("names", "layers"), [(("1f1b",), 4), (("1f1b", "zb-v"), 8), ((), 8)])
+@pytest.mark.parametrize(("names", "layers"), [(("1f1b",), 4), (("1f1b", "zb-v"), 8), (("best",), 8), ((), 8)])
 def test_of_a_plan_without_cases_its_schedules_tell_the_stages(names: tuple[str, ...], layers: int) -> None:
     plan = replace(plan_of("schedules=[1f1b]", "memory=8"), cases=())
     light, _ = lighter(plan, [choose(plan, names)] if names else ())

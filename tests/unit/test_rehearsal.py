@@ -494,6 +494,14 @@ def test_the_command_says_what_was_seen_believed_and_decided(tmp_path: Path) -> 
     assert "<svg" in (tmp_path / "adapt.svg").read_text()
 
 
+def test_best_is_no_schedule_of_a_job_that_adapts() -> None:
+    """Which one is the best is what its controller finds."""
+    event = ["--event", f"link {LINK} delay x4 at 5"]
+    done = CliRunner().invoke(app, ["adapt", str(LONGHAUL), str(PP4), "--schedule", "best", *event])
+    assert isinstance(done.exception, BadInput)
+    assert "--schedule: option: got 'best', expected names of schedules" in str(done.exception)
+
+
 def test_the_command_for_machines(tmp_path: Path) -> None:
     found = json.loads(told(tmp_path, "--json"))
     rows = found["iterations"]
