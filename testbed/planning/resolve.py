@@ -166,7 +166,7 @@ def make_plan(
 
     def place_of(number: int) -> tuple[str, str]:
         text = str(plan.events[number])
-        return ("--event", text) if text in brought else (topology.name, f"events: {text}")
+        return (f"--event {text}" if text in brought else f"{topology.name}: events: {text}"), "event"
 
     check_events(plan, place_of)
     for job in jobs:

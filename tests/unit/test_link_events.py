@@ -128,7 +128,7 @@ def test_any_other_text_is_an_error_with_words(text: str, begins: str) -> None:
     ("words", "expected"),
     [
         (["link x rate 5 % at 1 s"], "error: --event: link x rate 5 % at 1 s: got 'x', expected one of the links"),
-        (["link {north} rate 5 % at iteration 9"], "error: --event: link .*at.iteration: got 9, expected 0 to 1"),
+        (["link {north} rate 5 % at iteration 9"], "--event link .*: event.at.iteration: got 9, expected 0 to 1"),
         (["datacenter x down for 1 s at 1 s"], "got 'x', expected one of the datacenters that have links"),
         (["link {north} a -> b rate 5 % at 1 s"], "got 'a -> b', expected"),
         (

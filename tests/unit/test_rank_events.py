@@ -133,7 +133,7 @@ def test_the_command_says_what_is_wrong(event: str, expected: str) -> None:
     done = run_testbed(*words, "--event", event, COLUMNS="500")
     assert done.returncode == 2, done.stdout
     assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("error: --event: "), done.stderr
+    assert done.stderr.startswith("error: --event"), done.stderr
     assert re.search(expected, done.stderr), done.stderr
 
 
