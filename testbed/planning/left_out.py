@@ -127,7 +127,7 @@ def _of_tensor_ranks(plan: Plan, cases: Sequence[Case]) -> list[str]:
     for case in cases if any(job.mesh.tp > 1 and job.workload.pacing for job in plan.jobs) else ():
         trace, least = predict_together(plan, case), 0.0
         if varies(plan, case) and plan.rounds != "free":
-            trace, least = _first_iterations(predict_training(plan, case, strict=False).trace), OVERRUN_SHARE.value
+            trace, least = _first_iterations(predict_training(plan, case, strict=False).trace), _WITH_OTHERS
         for number in at_work(plan, case):
             job = plan.jobs[number]
             if job.mesh.tp > 1 and job.workload.pacing:
@@ -142,6 +142,9 @@ def _of_tensor_ranks(plan: Plan, cases: Sequence[Case]) -> list[str]:
         f"actions will overrun ({_listed(list(short))})"
     ]
 
+
+_WITH_OTHERS = OVERRUN_SHARE.value / 2
+"""Of the actions: each may have the one behind it end late, too, such as a W of no length."""
 
 _MOST_ITERATIONS = 20
 """Of slots that are drawn anew; all of a long training would take long to look at."""
