@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 DEADLINE_S = 60
@@ -39,10 +39,15 @@ def wait_until(condition: Callable[[], object], otherwise: str, within_s: float 
         time.sleep(0.05)
 
 
-def wait_until_removed(found: Callable[[], Iterable[Path]], within_s: float) -> None:
-    """Raises AssertionError when something that is found now is still there then: others' come and go meanwhile."""
-    now = set(found())
-    wait_until(lambda: now.isdisjoint(found()), f"one is left of {sorted(map(str, now))}", within_s)
+def guest_directories() -> set[Path]:
+    """Of guests that are plain processes, and of copies: those of other tests, too."""
+    return set(Path("/dev/shm").glob("testbed-guest-*"))
+
+
+def wait_until_removed(directories: set[Path], within_s: float) -> None:
+    """Raises AssertionError when one of these is still there then."""
+    named = sorted(map(str, directories))
+    wait_until(lambda: not any(each.exists() for each in directories), f"one is left of {named}", within_s)
 
 
 def wait_until_gone(pids: set[int]) -> None:

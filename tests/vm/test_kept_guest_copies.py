@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from ordinary_user import UID, as_user
-from processes import descendants, wait_until, wait_until_gone, wait_until_removed
+from processes import descendants, guest_directories, wait_until, wait_until_gone, wait_until_removed
 from three_ranks import COMPARED, TOPOLOGY, WORKLOAD
 
 from testbed.errors import ExitCode
@@ -208,8 +208,10 @@ def test_the_doctor_knows_of_it(kept: Kept) -> None:
 def test_who_goes_takes_the_copy_along_and_leaves_the_guest_as_does_a_copy_that_dies(kept: Kept) -> None:
     before = kept.guest("status")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        name = f"ended-{number.name}"
+        name, others = f"ended-{number.name}", guest_directories()
         with kept.training(name) as process:
+            own = guest_directories() - others
+            assert own, "the copy's"
             process.send_signal(number)
             _, said = process.communicate(timeout=LIMIT_S)
             if number != signal.SIGKILL:
@@ -218,10 +220,10 @@ def test_who_goes_takes_the_copy_along_and_leaves_the_guest_as_does_a_copy_that_
                 assert (kept.place / name / "manifest.json").is_file()
                 assert not list((kept.place / name).rglob(".*.partial*")), "a file that was being written is left"
             wait_until(lambda: len(copies_below(before["process"])) == 1, "a copy goes on", LIMIT_S)
+        wait_until_removed(own, LIMIT_S)
         wait_until(lambda: kept.guest("status")["running"] == 0, "the guest has not noticed", LIMIT_S)
         after = kept.guest("status")
         assert (after["process"], after["running"]) == (before["process"], 0)
-    wait_until_removed(lambda: Path("/dev/shm").glob("testbed-guest-*"), LIMIT_S)
     (original,) = copies_below(before["process"])
     with kept.training("dead") as process:
         (copy,) = set(copies_below(before["process"])) - {original}

@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from ordinary_user import UID, as_container, as_user, without_user_namespaces
-from processes import descendants, wait_until, wait_until_gone, wait_until_removed
+from processes import descendants, guest_directories, wait_until, wait_until_gone, wait_until_removed
 from three_ranks import COMPARED, TOPOLOGY, WORKLOAD
 
 from testbed.errors import ExitCode
@@ -40,11 +40,6 @@ def command(before: Sequence[str], out: str) -> list[str]:
     return [*before, sys.executable, "-P", "-m", "testbed", *words]
 
 
-def directories() -> Iterable[Path]:
-    """Of guests that are plain processes, and of copies: those of other tests, too."""
-    return Path("/dev/shm").glob("testbed-guest-*")
-
-
 def call(before: Sequence[str], files: Path, out: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(before, out), cwd=files, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
@@ -67,14 +62,15 @@ def test_a_user_others_roots_and_a_plain_process_get_the_nanoseconds_of_root(
         ways["own"] = own
     files.chmod(0o777)
     for name, before in ways.items():
+        others = guest_directories()
         done = call(before, files, name)
         assert done.returncode == ExitCode.OK, (name, done.stderr)
+        wait_until_removed(guest_directories() - others, LIMIT_S)
     for name in set(ways) - {"root"}:
         for file in COMPARED:
             assert (files / name / file).read_bytes() == (files / "root" / file).read_bytes(), (name, file)
     for name in ("user", "plain"):
         assert (files / name / "comparison.json").stat().st_uid == UID
-    wait_until_removed(directories, LIMIT_S)
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -83,14 +79,15 @@ def test_kill_9_of_a_users_command_leaves_nothing(
     time_travel_kernel: kernel.Kernel, files: Path, victim: str, plain: bool
 ) -> None:
     before = [*readable(time_travel_kernel, files), *(without_user_namespaces() if plain else [])]
+    others = guest_directories()
     process = subprocess.Popen(command(before, "out"), cwd=files, start_new_session=True)
     try:
         wait_until(lambda: len(descendants(process.pid)) >= 6, "no guest came up", LIMIT_S)
-        below = descendants(process.pid)
+        below, own = descendants(process.pid), guest_directories() - others
         (os.kill if victim == "command" else os.killpg)(process.pid, signal.SIGKILL)
         process.wait(10)
         wait_until_gone(below)
-        wait_until_removed(directories, LIMIT_S)
+        wait_until_removed(own, LIMIT_S)
     finally:
         process.kill()
         process.wait()
