@@ -18,7 +18,7 @@ from testbed.model.bounds import lower_bound
 from testbed.plan import costs
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import BEST, make_plan
-from testbed.planning.schedules import QUICK, choices_among, every_family
+from testbed.planning.schedules import QUICK, choices_among, every_family, without_best
 from testbed.routing.apply import has_choice
 from testbed.routing.policies import PolicyChoice, choose
 from testbed.schedule.registry import family_of
@@ -109,10 +109,8 @@ def grid_of(
 
 
 def _named(workload: Workload, names: Sequence[str]) -> list[ScheduleChoice]:
-    found = choices_among(workload.schedules, names)
-    if any(choice.schedule == BEST for choice in found):
-        raise BadInput.of("--schedule", "option", BEST, "names of schedules: the best of them is the answer")
-    return found
+    expected = "names of schedules: the best of them is the answer"
+    return without_best(choices_among(workload.schedules, names), named=True, expected=expected)
 
 
 def _usual(workload: Workload) -> list[ScheduleChoice]:
