@@ -26,7 +26,9 @@ Bools = NDArray[np.bool_]
 _SELDOM = 0.03
 """Of the orders that iterations can come in, this share may be taken for a change that is none."""
 _ORDERS = 400
-"""That are drawn of those."""
+"""That are drawn of those ..."""
+_MOST_VALUES = 2_000_000
+"""... in all of them at most, where several rows of values are looked at."""
 
 _SAME = 0.1
 """Of what may be; iterations that differ by less are alike."""
@@ -140,12 +142,26 @@ def _step_sizes(values: Floats) -> Floats:
     return sizes
 
 
-def _chance(values: Floats, size: float) -> float:
-    """In what share of all orders of these values the largest step is of this size or larger, by some that are drawn: a
-    permutation test."""
-    orders = np.random.default_rng(0).permuted(np.tile(values, (_ORDERS, 1)), axis=1)
+def _chance(values: Floats, size: float, count: int = _ORDERS) -> float:
+    """In what share of all orders of these values the largest step is of this size or larger, by so many that are
+    drawn: a permutation test."""
+    orders = np.random.default_rng(0).permuted(np.tile(values, (count, 1)), axis=1)
     as_large = int((_step_sizes(orders).max(axis=1) >= size * (1 - 1e-9)).sum())
-    return (1 + as_large) / (1 + _ORDERS)  # the order that came is one of them
+    return (1 + as_large) / (1 + count)  # the order that came is one of them
+
+
+def more_than_chance(values: Floats, limit: float, among: int) -> bool:
+    """Whether values of iterations have a step that chance seldom makes, however they scatter: by their ranks, and
+    seldom in any of the `among` rows of values that are looked at. Of what may be the `limit`; nan is not known.
+    """
+    known = values[~np.isnan(values)]
+    if len(known) < 3:
+        return False
+    ranks = _ranks(np.round(known / (_SAME * limit)))
+    size = float(_step_sizes(ranks).max())
+    if _chance(ranks, size) > _SELDOM:  # few orders tell of most
+        return False
+    return _chance(ranks, size, min(_ORDERS * among, _MOST_VALUES // len(ranks))) <= _SELDOM / among
 
 
 def _ranks(values: Floats) -> Floats:

@@ -306,8 +306,13 @@ def _baseline_parts(case: CaseEvidence) -> list[FlowParts]:
         pairs = zip(lower, case.baseline_extra_s, strict=True)
         return _parts(case, [changes.smoothed(each - baseline) for each, baseline in pairs], _limits_s(case))
     shifts = [changes.smoothed(changes.from_first(each)) for each in lower]
-    scatter_s = [CHANGE_CERTAIN * changes.scatter(each) for each in shifts]
-    return _parts(case, shifts, [max(MESSAGE_SHIFT_S.value, seconds) for seconds in scatter_s])
+    limits_s = [max(MESSAGE_SHIFT_S.value, CHANGE_CERTAIN * changes.scatter(each)) for each in shifts]
+    if not case.network.lossless:  # what is lost comes late by chance, by far more than what is not scatters
+        shifts = [
+            shift if changes.more_than_chance(each, MESSAGE_SHIFT_S.value, len(lower)) else np.full_like(shift, np.nan)
+            for each, shift in zip(lower, shifts, strict=True)
+        ]
+    return _parts(case, shifts, limits_s)
 
 
 def _parts(case: CaseEvidence, shifts: Sequence[NDArray[np.float64]], limits_s: Sequence[float]) -> list[FlowParts]:

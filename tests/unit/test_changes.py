@@ -156,6 +156,21 @@ def test_losses_by_chance_are_seldom_taken_for_a_change_and_a_change_among_them_
     assert seen >= least * 200, f"{seen} of 200 that changed"
 
 
+def test_messages_that_losses_made_late_are_no_change_of_their_link_and_a_slower_link_is_one() -> None:
+    """1,000 runs of 12 flows each, whose messages wait for a timeout by chance in some iterations; in 50 of the runs
+    one flow's take longer from the middle on."""
+    draw, flows, false, seen = np.random.default_rng(3), 12, 0, 0
+    for number in range(1000):
+        count, share = int(draw.integers(8, 31)), draw.choice((0.1, 0.3, 0.6))
+        late_s = (draw.random((flows, count)) < share) * draw.exponential(0.2, (flows, count))
+        false += any(changes.more_than_chance(each, 0.5e-3, flows) for each in late_s)
+        if number % 20 == 0:
+            slower_s = late_s[0] + 0.5 * (np.arange(count) >= count // 2)
+            seen += count >= 16 and changes.more_than_chance(slower_s, 0.5e-3, flows)
+    assert false <= 40, f"{false} of 1000 runs of which nothing changed"
+    assert seen >= 25, f"{seen} of those of 16 iterations and more"
+
+
 def test_a_first_iteration_that_the_machine_disturbed_makes_no_change_of_all_others() -> None:
     """One that nothing explains does: what came after it is then unlike what was before."""
     one = case(lambda number: 0.0, lambda number: 0.03 if number == 0 else 0.0, real=True)
