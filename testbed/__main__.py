@@ -13,6 +13,7 @@ def main() -> None:
     """The command's entry point: exits with its code. Ctrl-C is one word, also while everything is imported."""
     _have_standard_streams()
     try:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads, which nothing uses: each spins for 0.1 s
         gc.disable()  # imports leave no garbage, and to look for it takes a tenth of a short command's time
         from testbed.interrupts import persistent_interrupts
 

@@ -4,7 +4,8 @@ A workload's messages are larger than the tensors of its small model. The paddin
 had its own, copying it in and out of the kernel would push all else out of the processor's caches: on a machine that
 plays every datacenter at once that took half of a message's extra time. Nobody reads the padding.
 In User-Mode Linux only so much is shared (`Mappings`): the rest has all of its memory for itself. Where messages come
-in a known order, the padding of each lies where the next ones will: that takes no mappings.
+in a known order, the padding of each lies where the next ones will: that takes no mappings. Our kernel copies nothing
+that nobody has written (testbed/vm/patches/7.2/unwritten-memory.patch): there padding is left alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import ctypes
 import math
 import mmap
 import os
+import re
 import weakref
 from collections.abc import Sequence
 from itertools import islice
@@ -21,8 +23,10 @@ from pathlib import Path
 import torch
 
 _FIXED = 0x10  # MAP_FIXED, which the mmap module does not name
+_NO_RESERVE = 0x4000  # MAP_NORESERVE, which it does not name before Python 3.13
 _IN_A_GUEST = 30_000
 """Pages; libraries and heaps are mappings too."""
+_CPU_INFO = Path("/proc/cpuinfo")
 
 _ALIGNED = 64
 """Bytes: so that what is computed with a tensor does not depend on where it lies."""
@@ -164,12 +168,21 @@ class Mappings:
         self._left += pages
 
 
-def most_mappings(cpuinfo: Path = Path("/proc/cpuinfo")) -> float:
-    """Pages that a process may share here."""
+def most_mappings(cpuinfo: Path = _CPU_INFO) -> float:
+    """Pages that a process may share here; none where it is better to leave them alone."""
+    if leaves_unwritten(cpuinfo):
+        return 0
     return _IN_A_GUEST if "User Mode Linux" in cpuinfo.read_text(encoding="utf-8") else math.inf
 
 
+def leaves_unwritten(cpuinfo: Path = _CPU_INFO) -> bool:
+    """Whether the kernel sends and receives what nobody has written without copying it."""
+    return re.search(r"^unwritten\s*: not copied$", cpuinfo.read_text(encoding="utf-8"), re.MULTILINE) is not None
+
+
 mappings = Mappings(most_mappings())
+_BEFOREHAND = _NO_RESERVE if leaves_unwritten() else mmap.MAP_POPULATE
+"""What is done of memory before it is used."""
 
 
 def _pages(size: int) -> int:
@@ -181,7 +194,7 @@ def _up(size: int, to: int) -> int:
 
 
 def _map(address: int | None, size: int, flags: int, descriptor: int) -> int:
-    found: int = _libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags | mmap.MAP_POPULATE, descriptor, 0)
+    found: int = _libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags | _BEFOREHAND, descriptor, 0)
     if found == _FAILED:
         error = ctypes.get_errno()
         raise OSError(error, f"no memory for messages: {os.strerror(error)}")

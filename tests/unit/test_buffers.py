@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import testbed.train.buffers as module
-from testbed.train.buffers import Buffers, KeptBuffers, Mappings, most_mappings
+from testbed.train.buffers import Buffers, KeptBuffers, Mappings, leaves_unwritten, most_mappings
 
 
 def test_buffers_keep_what_is_their_own_and_share_the_rest() -> None:
@@ -100,7 +100,11 @@ def test_a_guest_shares_so_many_pages(tmp_path: Path) -> None:
     told = tmp_path / "cpuinfo"
     told.write_text("vendor_id : User Mode Linux\nmodel name : UML\n")
     assert 1_000 < most_mappings(told) < 65_530
+    assert not leaves_unwritten(told)
     assert most_mappings() == math.inf
+    told.write_text("vendor_id\t: User Mode Linux\nhost\t\t: unwritten : not copied by it\nunwritten\t: not copied\n")
+    assert leaves_unwritten(told)
+    assert most_mappings(told) == 0, "there is nothing to share"
 
 
 def test_what_is_shared_is_given_back() -> None:

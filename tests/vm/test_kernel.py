@@ -76,7 +76,7 @@ def test_a_patch_is_made_where_its_text_stands(tmp_path: Path) -> None:
 
 def test_patches_say_why_and_are_part_of_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     patches = kernel_changes.patches_of("7.2.12-1")
-    assert len(patches) == 7
+    assert len(patches) == 8
     for text in patches.values():
         title, _, why = text.partition("\n\n")
         assert "---" not in title
