@@ -97,7 +97,7 @@ def repeated(machine: guest_machine.GuestMachine, plan: Plan, out: Path) -> Repe
 def phases(boot: Boot) -> dict[str, float]:
     """Wall-clock seconds of a boot's phases, and of one virtual second while the command ran; CPU time of it all."""
     at = {one.report.event: one for one in boot.heard}
-    events = ("booted", "imported torch", "task started", "task ended")
+    events = ("booted", "imported", "task started", "task ended")
     booted, imported, started, ended = (at[event] for event in events)
     virtual_s = ended.report.time_s - started.report.time_s
     return {
