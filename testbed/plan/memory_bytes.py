@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -107,35 +108,48 @@ def _exchanged(steps: Sequence[CollectiveMessage], member: int, cell: int, sent:
     return float(total)
 
 
-def message_bytes(job: Job, schedule: Schedule, rank: int, numbers: Numbers) -> int:
+def message_bytes(job: Job, schedule: Schedule, rank: int, numbers: Numbers, *, padded: bool = True) -> int:
     """What a pipeline rank keeps of messages between stages, where those that come in have buffers of these numbers.
 
-    What it sends shares its padding: of all its messages the last one has it.
+    What it sends shares its padding: of all its messages the last one has it. Not `padded`: without what pads them.
     """
-    holder, size = schedule.stage_to_rank, job.workload.message_bytes()
+    holder, size = schedule.stage_to_rank, _buffer(job, padded=padded)
     makes = (produced(action, schedule.n_stages) for action in schedule.rows[rank])
     leaving = sum(made is not None and holder[made.consumer] != rank for made in makes)
+    return (max(numbers, default=-1) + 1) * size + (max(0, leaving - 1) * _own(job) + size if leaving else 0)
+
+
+def _own(job: Job) -> int:
+    """Bytes of a message between stages that a tensor rank computes; the rest pads it."""
     element = job.workload.model.element_bytes
-    own = element * math.ceil(job.workload.tensor_bytes() / element / job.mesh.tp)
-    return (max(numbers, default=-1) + 1) * size + (max(0, leaving - 1) * own + size if leaving else 0)
+    return element * math.ceil(job.workload.tensor_bytes() / element / job.mesh.tp)
 
 
-def buffer_bytes(plan: Plan) -> int:
-    """What all ranks keep of messages in the case that needs most, in each number of microbatches that it may have."""
-    every = [cut for case in plan.cases for cut in cuts_of(plan, case)]
-    return max((sum(_of_job(plan, case, number) for number in range(len(plan.jobs))) for case in every), default=0)
+def _buffer(job: Job, *, padded: bool) -> int:
+    """Memory that a message between stages takes; not `padded`: the pages that are written."""
+    size = job.workload.message_bytes()
+    return size if padded else min(size, -(-_own(job) // mmap.PAGESIZE) * mmap.PAGESIZE)
 
 
-def _of_job(plan: Plan, case: Case, number: int) -> int:
+def buffer_bytes(plan: Plan, *, padded: bool = True) -> int:
+    """What all ranks keep of messages in the case that needs most, in each number of microbatches that it may have.
+
+    Not `padded`: where what pads messages between stages takes no memory (train/buffers.py).
+    """
+    jobs, every = range(len(plan.jobs)), [cut for case in plan.cases for cut in cuts_of(plan, case)]
+    return max((sum(_of_job(plan, case, number, padded=padded) for number in jobs) for case in every), default=0)
+
+
+def _of_job(plan: Plan, case: Case, number: int, *, padded: bool) -> int:
     chosen = case.jobs[number]
     job, rows = job_in(plan.jobs[number], chosen), chosen.rows
     if rows is None or plan.adaptation is not None:  # at most: every message by itself, at both ends
         boundaries = sum(a != b for a, b in pairwise(chosen.stage_to_rank))
-        held = 4 * boundaries * job.workload.microbatches * job.workload.message_bytes()
+        held = 4 * boundaries * job.workload.microbatches * _buffer(job, padded=padded)
     else:
         schedule = Schedule(case.label, rows, chosen.stage_to_rank, job.workload.microbatches)
         numbers = own_buffers(schedule) if swaps(plan) else shared_buffers(schedule)
-        held = sum(message_bytes(job, schedule, rank, mine) for rank, mine in enumerate(numbers))
+        held = sum(message_bytes(job, schedule, rank, mine, padded=padded) for rank, mine in enumerate(numbers))
     return job.mesh.dp * job.mesh.tp * held + job.mesh.tp * _exchange_bytes(job, chosen)
 
 

@@ -106,13 +106,13 @@ def _boot(
     Raises MachineLacks before that where the messages of one need more memory than there is.
     """
     for plan in trained:
-        _require_memory(plan)
+        _require_memory(plan, chosen)
     if privileges.require(capabilities.OF_GUESTS) is Privilege.PLAIN_PROCESS:
         reporter.say(
             "nobody may make namespaces here: the guest's kernel is a plain process, which may do whatever you may"
         )
     # memory that is not touched costs nothing, too little makes a guest reclaim without end
-    memory_mb = max([MEMORY_MB, *map(_needed_mb, trained)])
+    memory_mb = max([MEMORY_MB, *(_needed_mb(plan, chosen) for plan in trained)])
     kept, why_not = kept_guest.suitable(
         chosen,
         memory_mb,
@@ -143,17 +143,17 @@ def _actions(plan: Plan) -> int:
     return most
 
 
-def _needed_mb(plan: Plan) -> int:
+def _needed_mb(plan: Plan, chosen: guest_machine.GuestMachine) -> int:
     ranks = sum(job.mesh.size for job in plan.jobs)
-    return _BASE_MB + ranks * _MB_PER_RANK + _messages_mb(plan)
+    return _BASE_MB + ranks * _MB_PER_RANK + _messages_mb(plan, chosen)
 
 
-def _messages_mb(plan: Plan) -> int:
-    return math.ceil(_BUFFERS_IN_KERNEL * buffer_bytes(plan) / 2**20)
+def _messages_mb(plan: Plan, chosen: guest_machine.GuestMachine) -> int:
+    return math.ceil(_BUFFERS_IN_KERNEL * buffer_bytes(plan, padded=not chosen.leaves_unwritten) / 2**20)
 
 
-def _require_memory(plan: Plan) -> None:
-    messages_mb = _BASE_MB + _messages_mb(plan)
+def _require_memory(plan: Plan, chosen: guest_machine.GuestMachine) -> None:
+    messages_mb = _BASE_MB + _messages_mb(plan, chosen)
     machine_mb = guest_machine.memory_of_machine() // 2**20
     if messages_mb > machine_mb:
         jobs = listed([job.name for job in plan.jobs])

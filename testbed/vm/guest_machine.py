@@ -11,6 +11,7 @@ from typing import Any
 
 from testbed.errors import MachineLacks
 from testbed.vm.kernel import Kernel
+from testbed.vm.kernel_changes import UNWRITTEN, patches_of
 
 PACKAGE_COMMAND = "apt-get install --no-install-recommends user-mode-linux"
 _MODULES = Path("/usr/lib/uml/modules")
@@ -33,6 +34,8 @@ class GuestMachine:
     """What the kernel is, for the manifest."""
     seccomp: bool = False
     """Whether the kernel catches its guest's system calls by seccomp; by ptrace otherwise, which is slower."""
+    leaves_unwritten: bool = False
+    """Whether its kernel copies nothing that nobody has written, so that what pads messages takes no memory."""
 
     def identity(self) -> dict[str, Any]:
         """What the results of a run say of the machine."""
@@ -77,7 +80,8 @@ def cpu_has_amx(cpuinfo: str) -> bool:
 
 def time_travel(kernel: Kernel, seed: int) -> GuestMachine:
     """Our kernel, its random numbers drawn from `seed`."""
-    return GuestMachine(kernel.path, True, seed, (), kernel.as_json(), kernel.seccomp)
+    unwritten = UNWRITTEN in patches_of(kernel.source_version)
+    return GuestMachine(kernel.path, True, seed, (), kernel.as_json(), kernel.seccomp, unwritten)
 
 
 def memory_of_machine() -> int:

@@ -26,6 +26,9 @@ COPIES_VARIABLE = "TESTBED_COPIES_SOCKET"
 COPIES = "copies.patch"
 """Kernels without this patch cannot be copied."""
 
+UNWRITTEN = "unwritten-memory.patch"
+"""Kernels without this patch copy all that is sent, what pads messages too."""
+
 
 @dataclass(frozen=True)
 class Edit:

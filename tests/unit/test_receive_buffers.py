@@ -119,3 +119,21 @@ def test_a_guest_needs_less_memory_for_many_microbatches() -> None:
     swap = ScheduleSwapped("tiny-gpt-pp4", Moment(3), "zb-h1")
     assert needed(64) < 2 * needed(8), "of what is sent the tensors themselves"
     assert needed(64, events=(swap,)) > 6 * needed(64)
+
+
+def test_a_guest_that_leaves_padding_alone_needs_memory_for_tensors_only() -> None:
+    def needed(message: str, **more: object) -> tuple[int, int]:
+        plan, _ = made("1f1b", 4, 16, f"message={message}")
+        plan = replace(with_selected(plan, [make(plan, choose(plan, ["1f1b"]))]), **more)  # type: ignore[arg-type]
+        return buffer_bytes(plan), buffer_bytes(plan, padded=False)
+
+    swap = ScheduleSwapped("tiny-gpt-pp4", Moment(3), "zb-h1")
+    (small, own), (large, same) = needed("1 MB"), needed("100 MB")
+    assert large > 20 * small
+    assert own == same < small
+    padded, unpadded = needed("1 MB", events=(swap,))
+    assert own < unpadded < padded / 5
+    plan, _ = made("1f1b", 4, 16)
+    whole = plan.jobs[0].workload.tensor_bytes()
+    exact, alike = needed(f"{whole} B")
+    assert exact == alike, "a message without padding"

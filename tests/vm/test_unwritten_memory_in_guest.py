@@ -12,7 +12,7 @@ from escapes import TOPOLOGY, WORKLOAD
 from one_boot import MARKS, Asked, Measured, planned
 
 from testbed.vm import kernel
-from testbed.vm.kernel_changes import patches_of
+from testbed.vm.kernel_changes import UNWRITTEN, patches_of
 
 pytestmark = MARKS
 
@@ -118,7 +118,7 @@ def test_written_and_unwritten_memory_arrives_as_it_was(found: dict[str, Any]) -
 
 
 def test_unwritten_memory_is_not_copied(found: dict[str, Any], time_travel_kernel: kernel.Kernel) -> None:
-    if "unwritten-memory.patch" not in patches_of(time_travel_kernel.source_version):
+    if UNWRITTEN not in patches_of(time_travel_kernel.source_version):
         pytest.skip(f"Linux {time_travel_kernel.series} has no patches")
     assert found["resident"] == [0, 0]
     assert found["seen"] > 0, "memory that is written is seen"
