@@ -5,22 +5,20 @@ And when it wakes, where it may be late.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from escapes import TOPOLOGY, WORKLOAD
-from one_boot import MARKS, Asked, Measured, planned
+from one_boot import MARKS, Asked, Measured
+from probes import asked_of_a_worker, told_by_a_worker
 
 from testbed.vm import kernel
 from testbed.vm.kernel_changes import patches_of
 
 pytestmark = MARKS
 
-ROOT = Path(__file__).parents[2]
 READS = 2000
 AFTER_NS = (20_000, 20_001, 300_000)
 """After which an alarm is asked for."""
@@ -78,31 +76,18 @@ def told():
     time.sleep({SLEPT_S})
     found["woken"] = [after - at for at, after in zip(before, woken(), strict=True)]
     print("CLOCK " + json.dumps(found), flush=True)
-
-
-class Reader(Mlp):
-    def loss(self, *values):
-        told()
-        return super().loss(*values)
 """
 
 
 def asked(place: Path) -> dict[str, Asked]:
-    code = (ROOT / "examples/my_model.py").read_text(encoding="utf-8") + PROBE
-    for name, text in (("reader.py", code), ("job.yaml", WORKLOAD), ("pair.yaml", TOPOLOGY)):
-        (place / name).write_text(text.replace("stranger.py:Stranger", "reader.py:Reader"))
-    return {"reader": Asked(planned(place, place / "pair.yaml", place / "job.yaml"), light=False)}
+    return {"reader": asked_of_a_worker(place, PROBE)}
 
 
 @pytest.fixture
 def found(measured: Mapping[str, Measured]) -> dict[str, Any]:
     """What a worker has read."""
-    _, document, out, _ = measured["reader"]
-    assert all(row["trusted"] for row in document["schedules"])
-    text = "".join(path.read_text() for path in sorted((out / "logs").iterdir()))
-    (line,) = [line for line in text.splitlines() if line.startswith("CLOCK ")]
-    read: dict[str, Any] = json.loads(line.removeprefix("CLOCK "))
-    return read
+    assert all(row["trusted"] for row in measured["reader"].document["schedules"])
+    return told_by_a_worker(measured["reader"], "CLOCK")
 
 
 def test_each_read_moves_time_by_a_nanosecond_whoever_answers(found: dict[str, Any]) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from escapes import TOPOLOGY, WORKLOAD
-from one_boot import MARKS, Asked, Measured, planned
+from one_boot import MARKS, Asked, Measured
+from probes import asked_of_a_worker, told_by_a_worker
 
 from testbed.vm import kernel
 from testbed.vm.kernel_changes import UNWRITTEN, patches_of
 
 pytestmark = MARKS
 
-ROOT = Path(__file__).parents[2]
 CASES, PAGES = 60, 120
 LARGE_BYTES = 2**26
 
@@ -86,30 +84,17 @@ def told():
     found["seen"] = resident(target)
     found["zero"] = not any(target[:-1])
     print("CARRIED " + json.dumps(found), flush=True)
-
-
-class Reader(Mlp):
-    def loss(self, *values):
-        told()
-        return super().loss(*values)
 """
 
 
 def asked(place: Path) -> dict[str, Asked]:
-    code = (ROOT / "examples/my_model.py").read_text(encoding="utf-8") + PROBE
-    for name, text in (("reader.py", code), ("job.yaml", WORKLOAD), ("pair.yaml", TOPOLOGY)):
-        (place / name).write_text(text.replace("stranger.py:Stranger", "reader.py:Reader"))
-    return {"unwritten": Asked(planned(place, place / "pair.yaml", place / "job.yaml"), light=False)}
+    return {"unwritten": asked_of_a_worker(place, PROBE)}
 
 
 @pytest.fixture
 def found(measured: Mapping[str, Measured]) -> dict[str, Any]:
     """What a worker says of memory that it has sent to itself."""
-    out = measured["unwritten"].out  # not trusted: what is done here takes longer than a slot
-    text = "".join(path.read_text() for path in sorted((out / "logs").iterdir()))
-    (line,) = [line for line in text.splitlines() if line.startswith("CARRIED ")]
-    said: dict[str, Any] = json.loads(line.removeprefix("CARRIED "))
-    return said
+    return told_by_a_worker(measured["unwritten"], "CARRIED")
 
 
 def test_written_and_unwritten_memory_arrives_as_it_was(found: dict[str, Any]) -> None:
