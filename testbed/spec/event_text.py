@@ -293,10 +293,12 @@ def _becomes(text: str) -> Becomes:
     if name == "rate":
         return Becomes(rate_bps=_quantity(value, RATE, "a rate", LEAST_RATE_BPS, MOST_EVENT_RATE_BPS))
     if name == "loss":
+        share = re.fullmatch(r"[0-9]*\.?[0-9]+", value)
         per_cent = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%", value)
-        if per_cent is None or not 0 < float(per_cent[1]) / 100 <= MOST_LOSS:
+        loss = float(value) if share else float(per_cent[1]) / 100 if per_cent else 0.0
+        if not 0 < loss <= MOST_LOSS:
             raise FieldError("", text, f"loss of more than 0 % of packets, at most {100 * MOST_LOSS:g} %")
-        return Becomes(loss=float(per_cent[1]) / 100)
+        return Becomes(loss=loss)
     if name == "jitter":
         return Becomes(jitter_s=_quantity(value, TIME, "a time", 1e-9, MOST_EVENT_DELAY_S))
     raise FieldError("", text, _HAPPENS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -165,6 +166,38 @@ class NumberPerRank:
 
     def _expected(self) -> str:
         return f"{self.kind} from {self.least:.0f} to {self.most:.0f}"
+
+
+_PER_CENT = re.compile(r"\s*([0-9]{1,2}(?:\.[0-9]+)?)\s*%\s*")
+
+
+@dataclass(frozen=True)
+class Share:
+    """In an annotation: part of a whole, as a number from 0 to below 1 or as per cent ("1 %"), or nothing."""
+
+    of: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """What pydantic makes of the annotation."""
+        return core_schema.no_info_before_validator_function(self._read, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The same for an editor."""
+        number = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
+        text = {"type": "string", "pattern": f"^{_PER_CENT.pattern}$", "examples": ["0.1 %"]}
+        return {"title": self._expected(), "anyOf": [number, text, {"type": "null"}]}
+
+    def _read(self, value: object) -> object:
+        if value is None:
+            return None
+        per_cent = _PER_CENT.fullmatch(value) if isinstance(value, str) else None
+        number = float(per_cent[1]) / 100 if per_cent else value
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1:
+            raise ValueError(self._expected())
+        return float(number)
+
+    def _expected(self) -> str:
+        return f"the share of {self.of} from 0 to below 1, or as per cent (0.001 and 0.1 % are the same)"
 
 
 def _list_too(one: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from testbed.spec.document import (
     validate,
 )
 from testbed.spec.event_text import MOST_SECONDS, EventText, blamed_on, check_names, read_event
-from testbed.spec.quantity import bits_per_second, metres, seconds, size_bytes
+from testbed.spec.quantity import Share, bits_per_second, metres, seconds, size_bytes
 from testbed.units import FIBRE_SECONDS_PER_METRE, show_time
 
 MAX_DATACENTERS = 100
@@ -104,7 +104,7 @@ class DirectionSpec(StrictModel):
     jitter: Annotated[float, seconds(0, MOST_JITTER_S)] | None = Field(
         default=None, description="by up to so much more or less each packet is delayed"
     )
-    loss: float | None = Field(default=None, ge=0, lt=1, description="share of packets lost")
+    loss: Annotated[float | None, Share("packets lost")] = Field(default=None, description="share of packets lost")
 
 
 def _both_directions(schema: dict[str, Any]) -> None:

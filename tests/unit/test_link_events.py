@@ -65,6 +65,8 @@ def times(plan: Plan) -> list[float]:
         ("link north rate 200 Mbit/s at iteration 4", 4, 0.0, 0.0, Becomes(rate_bps=2e8)),
         ("link north a -> b rate 60 % at iteration 4 + 120 ms", 4, 0.12, 0.0, Becomes(rate_share=0.6)),
         ("link north rate 60 % at 4 + 120 ms", 4, 0.12, 0.0, Becomes(rate_share=0.6)),
+        ("link north loss 1 % at 1 s", 0, 1.0, 0.0, Becomes(loss=0.01)),
+        ("link north loss 0.01 at 1 s", 0, 1.0, 0.0, Becomes(loss=0.01)),
         ("link a--b delay 12 ms at 3.2 s", 0, 3.2, 0.0, Becomes(delay_s=0.012)),
         ("link north down for 30 ms then delay 9 ms at iteration 0", 0, 0.0, 0.03, Becomes(delay_s=0.009)),
         ("link x down for 8 s then rate 50 % then delay 1 ms at 1 s", 0, 1.0, 8.0, Becomes(0.001, rate_share=0.5)),

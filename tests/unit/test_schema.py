@@ -196,6 +196,8 @@ SITES = {"a": {"nodes": 1}, "b": {"nodes": 1}}
         ("topology", {"links": [LINK | {"between": ["a"]}]}),
         ("topology", {"links": [LINK | {"forward": {"between": ["a", "b"]}}]}),
         ("topology", {"links": [LINK | {"loss": 1}]}),
+        ("topology", {"links": [LINK | {"loss": "100 %"}]}),
+        ("topology", {"links": [LINK | {"loss": "0.01"}]}),
         ("topology", {"links": [LINK | {"delay": None, "forward": {"fibre": "1 km"}}]}),
         ("topology", {"links": [{"between": ["a", "b"], "delay": 0, "reverse": {"rate": "1 Mbit/s"}}]}),
         ("topology", {"routes": [{"source": "a", "target": "b", "via": ["a--b"]}]}),

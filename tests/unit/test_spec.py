@@ -120,7 +120,7 @@ def changed(document: dict[str, Any], key: str, value: object) -> dict[str, Any]
         ("links.0.fibre", "1e9 km", "links.0.fibre", "a length from 0 to 40000 km"),
         ("links.0.between", ["wuqing", "narnia"], "links.0.between", "one of the datacenters (wuqing, runze)"),
         ("links.0.between", ["wuqing", "wuqing"], "links.0.between", "two different"),
-        ("links.0.loss", 1.5, "links.0.loss", "less than 1"),
+        ("links.0.loss", 1.5, "links.0.loss", "to below 1, or as per cent"),
         ("links.0.latency", "1 ms", "links.0.latency", "no such field"),
         ("datacenters.wuqing.nodes", -1, "datacenters.wuqing.nodes", "at least 0"),
         ("datacenters", {}, "datacenters", "at least 1 entry"),
@@ -405,3 +405,12 @@ def test_a_window_counts_segments_however_full_they_are() -> None:
 def test_a_field_that_does_not_exist_may_be_called_anything(name: str) -> None:
     with pytest.raises(BadInput, match="no such field"):
         validate(Workload, {"name": "w", "model": {name: None}}, "w.yaml")
+
+
+@pytest.mark.parametrize("loss", [0.001, "0.1 %", " 0.1%"])
+def test_loss_is_a_share_or_per_cent(loss: object) -> None:
+    link = {"between": ["a", "b"], "delay": "1 ms", "rate": "1 Gbit/s", "loss": loss}
+    topology = validate(
+        Topology, {"name": "x", "datacenters": {"a": {"nodes": 1}, "b": {"nodes": 1}}, "links": [link]}, "file"
+    )
+    assert topology.links[0].direction("forward").loss == pytest.approx(0.001)
