@@ -161,7 +161,8 @@ def sighting(trace: Trace, ranks: PlacedRanks, probes_s: Mapping[Path, float]) -
         if crossing.tells_rate:
             shorter_s[pair] = ranks.word_shorter_bytes * crossing.per_byte_s
     words_s = {pair: max(0.0, probe - shorter_s[pair]) for pair, probe in by_pair.items()}
-    found = {**_least(crossed, by_pair, words_s), **sure}
+    probes = {pair: Crossing(probe, probe, PROBE_BYTES) for pair, probe in by_pair.items()}  # for want of messages
+    found = {**probes, **_least(crossed, by_pair, words_s), **sure}
     crossings = {path_of[pair]: crossing for pair, crossing in found.items()}
     return Sighting(float(trace.makespans()[0]), crossings, slots)
 

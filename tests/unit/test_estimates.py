@@ -276,6 +276,24 @@ def test_a_probe_that_is_faster_than_the_rate_allows_is_believed(estimator: Esti
     assert (found.delay_s.value, found.rate_bps.value) == pytest.approx((0.0, 8 * PROBE_BYTES / 5e-6))
 
 
+def test_a_path_whose_messages_all_lay_ready_is_learnt_from_its_probes(job: AdaptableJob) -> None:
+    """A receiver that is always busy tells nothing of when messages came."""
+    prospect = Prospects(job).under(planned_belief(job))[0]
+    world = OneJobsWorld(job, [change("link paris--warsaw delay x3 at 5", job.plan)], AS_PACED)
+    estimator = Estimator(planned_belief(job))
+    for iteration in range(8):
+        trace = world.trace(prospect, iteration)
+        forward = trace.messages["source_rank"] < trace.messages["target_rank"]
+        trace = replace(trace, messages=trace.messages.copy())
+        trace.messages["arrived_s"][forward] = float("nan")
+        learnt = estimator.learn(sighting(trace, job.ranks, world.probes_s(iteration, prospect.setting)))
+        assert bool(learnt.changes) == (iteration == 5)
+    for path in estimator.belief.paths:
+        planned = planned_belief(job).paths[path]
+        assert estimator.belief.paths[path].delay_s.value == pytest.approx(3 * planned.delay_s.value, rel=1e-3)
+        assert estimator.belief.paths[path].rate_bps.value == pytest.approx(planned.rate_bps.value, rel=1e-3)
+
+
 def test_of_cuts_some_of_whose_messages_are_shorter_than_a_probe_it_takes_what_they_tell() -> None:
     """Of two, one each: probes alone."""
     long, short = Crossing(0.010, 0.013, 3000.0), Crossing(0.010, 0.010, 1200.0)
