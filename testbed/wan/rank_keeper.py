@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from testbed.errors import RunFailed
 from testbed.lab.machine_witness import MachineWitness
 from testbed.lab.namespaces import die_with_parent
+from testbed.scratch import scratch_directory
 from testbed.train.protocol import Exited, StartWorkers, WorldSpec
 from testbed.wan.path_probe import measure_path, serve_path
 from testbed.wan.wan_messages import (
@@ -71,8 +71,8 @@ class RankKeeper:
         """Do as rank 0 says. Raises RunFailed: what it says has failed, it is gone, or torchrun ends us."""
         signal.signal(signal.SIGTERM, self._ended_by_torchrun)
         try:
-            with tempfile.TemporaryDirectory(prefix="testbed-wan-") as scratch, MachineWitness() as witness:
-                self._keep(Path(scratch), witness)
+            with scratch_directory("testbed-wan-") as scratch, MachineWitness() as witness:
+                self._keep(scratch, witness)
         except EndedByTorchrun as ended:
             raise RunFailed(str(ended)) from None
 

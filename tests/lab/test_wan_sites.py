@@ -162,7 +162,9 @@ def killed(directory: Path, of: str) -> list[str]:
     ],
 )
 def test_a_rank_that_is_killed_is_named_and_ends_all(tmp_path: Path, of: str, how: str, codes: Sequence[int]) -> None:
+    others = kept_by_keepers()
     told = killed(tmp_path, of)
+    wait_until(lambda: not kept_by_keepers() - others, "a keeper's directory stays")
     assert [exit_codes(text) for text in told] == [[code] for code in codes], told
     (line,) = errors(told[0])
     assert line.startswith("error: rank 1 (")
@@ -201,8 +203,7 @@ def test_the_end_of_rank_0_ends_all(tmp_path: Path, how: signal.Signals, what: s
             told = said(processes)
             wait_until_gone(started)
     assert scratch
-    if how is signal.SIGTERM:
-        assert not scratch & kept_by_keepers()
+    wait_until(lambda: not scratch & kept_by_keepers(), "a keeper's directory stays")
     assert exit_codes(told[1]) == [ExitCode.RUN_FAILED], told
     (line,) = errors(told[1])
     assert line.startswith(what), told
