@@ -100,5 +100,5 @@ class Replicas:
         return self.log
 
     def close(self) -> None:
-        """End the threads."""
-        self.threads.shutdown()
+        """End the threads, which have nothing left to do."""
+        self.threads.shutdown(wait=False)  # to wait is to join them by their addresses: a copied guest has others

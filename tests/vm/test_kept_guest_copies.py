@@ -32,7 +32,10 @@ HASTY = (
 )
 """The testbed command, that waits no longer than this for a kept guest: a copy that trains takes a processor."""
 HASTE_S = 5.0
-LONG = ("--iterations", "50000")
+LONG = ("--iterations", "50000", "--schedule", "zb-h1")
+FOUR_NODES = TOPOLOGY.replace("nodes: 1", "nodes: 2")
+REPLICAS = WORKLOAD.replace("pipeline: 3", "pipeline: 2, data: 2").replace("[zb-h1]", "[1f1b, zb-h1]")
+"""Two schedules of ranks with threads of their own: what ends between them must not hang on where objects lie."""
 MINE = """
 name: mine
 model: {kind: my_model.py:Mlp, layers: 3, width: 16, sequence: 8}
@@ -53,7 +56,7 @@ class Kept:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        for name, text in (("topology", TOPOLOGY), ("workload", WORKLOAD)):
+        for name, text in (("topology", FOUR_NODES), ("workload", REPLICAS)):
             (place / f"{name}.yaml").write_text(text)
         (place / "runtime").mkdir()
 
