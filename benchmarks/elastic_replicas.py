@@ -19,7 +19,6 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -314,11 +313,10 @@ def main(words: Sequence[str] | None = None) -> int:
     options.add_drawn(parser, "elastic-replicas", plans=12, per_boot=12)
     parser.add_argument("--real", action="store_true", help="on this machine's clock")
     asked = parser.parse_args(words)
-    names = {f"plan-{number:03d}": number for number in options.numbers(asked)}
-    every = {name: partial(training, number, name=name, seed=asked.seed) for name, number in names.items()}
+    every = boots.of_numbers(asked, training)
     if asked.real:
         claims = real_claims(boots.on_the_real_clock(asked.out, every))
-        return finish(asked, Topic.ROBUSTNESS, claims, clock="real", directories=[asked.out / name for name in names])
+        return finish(asked, Topic.ROBUSTNESS, claims, clock="real", directories=[asked.out / name for name in every])
     taken = boots.take(asked, every)
     models = [
         model_claim([setting(number, asked.seed) for number in range(JOBS)], TRAININGS),

@@ -16,7 +16,6 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -322,9 +321,7 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(words)
     if asked.picture:
         draw_picture(asked.picture)
-    names = {f"plan-{number:03d}": number for number in options.numbers(asked)}
-    every = {name: partial(training, number, name=name, seed=asked.seed) for name, number in names.items()}
-    taken = boots.take(asked, every)
+    taken = boots.take(asked, boots.of_numbers(asked, training))
     return report.close(asked, Topic.ROBUSTNESS, taken, [*lab_claims(taken), model_claim(asked.seed)])
 
 

@@ -74,6 +74,12 @@ def take(arguments: Namespace, plans: Plans, *, real: Sequence[str] | None = Non
     return measured(arguments.out, plans, arguments.per_boot)
 
 
+def of_numbers(arguments: Namespace, make: Callable[..., command.GuestTraining]) -> Plans:
+    """The plans that were asked for, by `make` of a number, a directory, and by their names those of plan and seed."""
+    names = {f"plan-{number:03d}": number for number in numbers(arguments)}
+    return {name: partial(make, number, name=name, seed=arguments.seed) for name, number in names.items()}
+
+
 def drawn(
     arguments: Namespace,
     documents: Callable[[int], tuple[files.Document, files.Document]],

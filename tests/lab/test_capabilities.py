@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ordinary_user import without_user_namespaces
+from smallest_pair import TOPOLOGY, WORKLOAD
 
 from testbed.errors import ExitCode
 from testbed.lab.capabilities import CHANGE_USER, OF_GUESTS, OF_LABS, SYS_NICE, Capability
@@ -22,24 +23,6 @@ from testbed.vm import kernel
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 LIMIT_S = 240
-
-TOPOLOGY = """
-name: pair
-datacenters: {east: {nodes: 1}, west: {nodes: 1}}
-links: [{between: [east, west], delay: 3 ms, rate: 1 Gbit/s}]
-"""
-WORKLOAD = """
-name: two
-model: {layers: 2, d_model: 16, heads: 2, sequence: 16}
-parallelism: {pipeline: 2}
-microbatches: 2
-microbatch_size: 1
-pacing: {F: 10 ms, I: 10 ms, W: 10 ms}
-message: 10 kB
-iterations: 3
-warmup: 1
-schedules: [1f1b]
-"""
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from processes import command_line, descendants, wait_until, wait_until_gone
+from smallest_pair import TOPOLOGY as PAIR
+from smallest_pair import WORKLOAD
 
 from testbed.errors import ExitCode
 from testbed.lab import cgroups
@@ -26,23 +28,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 240
 
-TOPOLOGY = """
-name: pair
-datacenters: {east: {nodes: 1}, west: {nodes: 1}}
-links: [{between: [east, west], delay: 3 ms, rate: 50 Mbit/s}]
-"""
-WORKLOAD = """
-name: two
-model: {layers: 2, d_model: 16, heads: 2, sequence: 16}
-parallelism: {pipeline: 2}
-microbatches: 2
-microbatch_size: 1
-pacing: {F: 10 ms, I: 10 ms, W: 10 ms}
-message: 10 kB
-iterations: 3
-warmup: 1
-schedules: [1f1b]
-"""
+TOPOLOGY = PAIR.replace("1 Gbit/s", "50 Mbit/s")
 
 
 def command(here: Path, *words: str, before: Sequence[str] = ()) -> list[str]:
