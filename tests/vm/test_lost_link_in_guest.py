@@ -29,6 +29,7 @@ SHORT = (
     "message=1 kB",
     "pacing={F: 9 ms, I: 9 ms, W: 9 ms}",
 )
+DOWN = "datacenter b down for 3 ms at iteration 2"
 HEADER_S = 66 * 8 / 20e6
 
 
@@ -41,6 +42,7 @@ def asked(place: Path) -> dict[str, Asked]:
     return {
         "lost": Asked(planned(place, place / "detour.yaml", "tiny-gpt-pp4", *words)),
         "early": Asked(planned(place, place / "detour.yaml", "tiny-gpt-pp4", *early)),
+        "down": Asked(planned(place, place / "detour.yaml", "tiny-gpt-pp4", *early, "--event", DOWN)),
     }
 
 
@@ -58,3 +60,12 @@ def test_receives_that_are_posted_ahead_are_counted_where_they_are_posted(measur
     used = links[links["planned_bytes"] > 0]
     assert len(used) == 6, "there and back: before over one link, behind that over two"
     assert (used["wire_bytes"] / used["planned_bytes"] - 1).abs().max() < 0.03
+
+
+def test_a_lost_link_that_is_down_for_a_while_stays_lost(measured: Mapping[str, Measured]) -> None:
+    """Its interface takes nothing that would wait there."""
+    rows = measured["down"].document["schedules"]
+    assert len(rows) == 2
+    for row in rows:
+        assert row["trusted"], row["reasons"]
+        assert abs(row["error"]) <= 5e-4

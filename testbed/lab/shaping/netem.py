@@ -11,6 +11,7 @@ end of the outage, in order, and nothing is dropped; what came before is on its 
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -292,8 +293,8 @@ class NetemShaper:
             left_s = max(0.0, until_s - time.monotonic())
             kept = want._replace(delay_ns=round(1e9 * (left_s + asked.delay_s)))
             _send(netlink, index, kept, shaped.seed, qdisc.CHANGE)
-            sender.send(_TO_NOBODY)
-        self._to_nobody.setdefault(direction, []).append(until_s + asked.delay_s)
+            if _sent(sender, _TO_NOBODY):
+                self._to_nobody.setdefault(direction, []).append(until_s + asked.delay_s)
         self.change(direction, **values)
 
     def describe(self) -> list[dict[str, Any]]:
@@ -321,6 +322,17 @@ def _send(netlink: Netlink, index: int, want: NetemParameters, seed: int, flags:
 
 def _tick() -> float:
     return tick_nanoseconds(Path("/proc/net/psched").read_text(encoding="ascii"))
+
+
+def _sent(sender: socket.socket, frame: bytes) -> bool:
+    """Send a frame; False where the interface is down, as that of a link that a job has lost. Raises OSError."""
+    try:
+        sender.send(frame)
+    except OSError as error:
+        if error.errno == errno.ENETDOWN:
+            return False
+        raise
+    return True
 
 
 @contextmanager
