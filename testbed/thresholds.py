@@ -14,6 +14,11 @@ class Limit(NamedTuple):
     value: float
     why: str
 
+    @property
+    def per_cent(self) -> str:
+        """A share as people read it, with its first digit."""
+        return f"{self.value:.1%}" if self.value >= 1e-3 else f"{self.value:.2%}"
+
 
 # --- the link gate: is a link what was asked for? ---
 

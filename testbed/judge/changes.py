@@ -9,6 +9,7 @@ iterations in which nothing changed; else the change is noted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -27,8 +28,8 @@ _SELDOM = 0.03
 """Of the orders that iterations can come in, this share may be taken for a change that is none."""
 _ORDERS = 400
 """That are drawn of those ..."""
-_MOST_VALUES = 2_000_000
-"""... in all of them at most, where several rows of values are looked at."""
+_MOST_VALUES, _LEAST_ORDERS = 40_000_000, 100
+"""... in all of them about, where many rows of values are looked at, but at least so many orders."""
 
 _SAME = 0.1
 """Of what may be; iterations that differ by less are alike."""
@@ -78,14 +79,17 @@ class Changes(NamedTuple):
     """Iterations, flows and places in words; "" where nothing changed."""
 
 
-def find(numbers: Sequence[int], times_s: Floats, flows: Sequence[FlowParts], far: Bools) -> Changes:
+def find(
+    numbers: Sequence[int], times_s: Floats, flows: Sequence[FlowParts], far: Bools, *, loses: bool = False
+) -> Changes:
     """What changed in the iterations of these `numbers`. `far`: those whose times are too far from what they should be.
 
-    Without any whose messages changed, `far` alone says which iterations are meant.
+    Without any whose messages changed, `far` alone says which iterations are meant. `loses`: of a network that loses
+    packets flows are left out whose messages came late as chance has it.
     """
     by_messages: Bools = np.any([flow.changed for flow in flows], axis=0) if flows else np.zeros(len(times_s), bool)
     changed = by_messages | far
-    return Changes(changed, by_messages, _named(numbers, flows, changed) if changed.any() else "")
+    return Changes(changed, by_messages, _named(numbers, flows, changed, loses) if changed.any() else "")
 
 
 def smoothed(values: Floats) -> Floats:
@@ -102,33 +106,34 @@ def _median(values: Floats) -> float:
     return float(np.median(known)) if len(known) else float("nan")
 
 
-def since_the_beginning(times_s: Floats, limit: float, calm: Bools | None = None, *, loses: bool = False) -> Bools:
+def since_the_beginning(times_s: Floats, limit: float, calm: Bools | None = None, *, by_chance: bool = False) -> Bools:
     """Iterations from the one on where times made the largest step, if it is more than the share `limit` and certain;
     and single ones as far from the median. A step test: the step is where the means before and after differ most for
     their counts (CUSUM), and is one if the medians differ by far more than neighbours do.
 
     Only those that are `calm` tell of steps, where most are and three at least: one first iteration that the machine
-    disturbed, by its own accounts, would make a change of all that follow. On a network that `loses` packets, as it was
-    asked to, iterations that lost are slow by chance: a single one is no side of a step, nor is what as many orders as
-    `_SELDOM` of the same iterations have, by their ranks; several that are far from the median are those that lost.
+    disturbed, by its own accounts, would make a change of all that follow. On a network that loses or delays packets
+    `by_chance`, as it was asked to, iterations are slow by chance: a single one is no side of a step, nor is what as
+    many orders as `_SELDOM` of the same iterations have, by their ranks; several that are far from the median are
+    those that lost.
     """
     middle, far = float(np.median(times_s)), np.zeros(len(times_s), bool)
     told = np.arange(len(times_s)) if calm is None or 2 * calm.sum() < len(calm) else np.flatnonzero(calm)
     each_s, count = times_s[told], len(told)
     if count < 3:
         return far
-    noise = 1.4826 * float(np.median(np.abs(np.diff(each_s)))) / np.sqrt(2)
-    compared = _ranks(np.round(each_s / (_SAME * limit * middle))) if loses else each_s
+    noise = neighbours_scatter(each_s)
+    compared = _ranks(np.round(each_s / (_SAME * limit * middle))) if by_chance else each_s
     sizes = _step_sizes(compared)
     best = _Step.of(each_s, 1 + int(np.argmax(sizes)))
     certain_s = CHANGE_CERTAIN * noise * np.sqrt(1 / best.at + 1 / (count - best.at))
     if abs(best.seconds) > max(limit * middle, certain_s) and not (
-        loses and (1 in (best.at, count - best.at) or _chance(compared, float(sizes.max())) > _SELDOM)
+        by_chance and (1 in (best.at, count - best.at) or _chance(compared, float(sizes.max())) > _SELDOM)
     ):
         far[told[best.at] :] = True
         return far
     far |= np.abs(times_s - middle) > max(limit * middle, 2 * CHANGE_CERTAIN * noise)
-    return np.zeros_like(far) if loses and far.sum() > 1 else far
+    return np.zeros_like(far) if by_chance and far.sum() > 1 else far
 
 
 def _step_sizes(values: Floats) -> Floats:
@@ -150,18 +155,28 @@ def _chance(values: Floats, size: float, count: int = _ORDERS) -> float:
     return (1 + as_large) / (1 + count)  # the order that came is one of them
 
 
-def more_than_chance(values: Floats, limit: float, among: int) -> bool:
-    """Whether values of iterations have a step that chance seldom makes, however they scatter: by their ranks, and
-    seldom in any of the `among` rows of values that are looked at. Of what may be the `limit`; nan is not known.
+def more_than_chance(rows: Sequence[Floats], limit: float) -> list[bool]:
+    """Of rows of values of the same iterations, which have a step that chance seldom makes in any of them, however they
+    scatter: by their ranks, in orders of the iterations that are drawn for all rows together (Westfall and Young's
+    maxT, 1993), so that rows which change together are no more chances than one. Of what may be the `limit`; what is
+    not known (nan) has the middle rank.
     """
-    known = values[~np.isnan(values)]
-    if len(known) < 3:
-        return False
-    ranks = _ranks(np.round(known / (_SAME * limit)))
-    size = float(_step_sizes(ranks).max())
-    if _chance(ranks, size) > _SELDOM:  # few orders tell of most
-        return False
-    return _chance(ranks, size, min(_ORDERS * among, _MOST_VALUES // len(ranks))) <= _SELDOM / among
+    ranks = np.array([_ranks_of_known(row, limit) for row in rows])
+    if ranks.shape[-1] < 3:
+        return [False] * len(rows)
+    sizes, draw = _step_sizes(ranks).max(axis=-1), np.random.default_rng(0)
+    count = min(_ORDERS, max(_LEAST_ORDERS, _MOST_VALUES // ranks.size))
+    most = np.array([_step_sizes(draw.permutation(ranks, axis=1)).max() for _ in range(count)])
+    as_large = (most[:, None] >= sizes * (1 - 1e-9)).sum(axis=0)
+    found: list[bool] = ((1 + as_large) / (1 + count) <= _SELDOM).tolist()
+    return found
+
+
+def _ranks_of_known(row: Floats, limit: float) -> Floats:
+    known = ~np.isnan(row)
+    ranks: Floats = np.full(len(row), (1 + known.sum()) / 2)
+    ranks[known] = _ranks(np.round(row[known] / (_SAME * limit)))
+    return ranks
 
 
 def _ranks(values: Floats) -> Floats:
@@ -201,7 +216,7 @@ def off_range(time_s: float, low_s: float, high_s: float) -> float:
 
 def reason(off: float, limit: Limit, named: str) -> str:
     """Why a run that changed cannot be trusted."""
-    unlike = "" if np.isnan(off) else f", and the median is {off:+.2%} off that of the others (limit {limit.value:.1%})"
+    unlike = "" if np.isnan(off) else f", and the median is {off:+.2%} off that of the others (limit {limit.per_cent})"
     return f"something changed in {named}{unlike}"
 
 
@@ -216,12 +231,19 @@ def scatter(values: Floats) -> float:
     return 1.4826 * float(np.median(np.abs(known - np.median(known)))) if len(known) else 0.0
 
 
-def _named(numbers: Sequence[int], flows: Sequence[FlowParts], changed: Bools) -> str:
+def neighbours_scatter(values: Floats) -> float:
+    """The same by what neighbours differ by, which a step among them does not change; 0 of less than two."""
+    known = values[~np.isnan(values)]
+    return 1.4826 * float(np.median(np.abs(np.diff(known)))) / math.sqrt(2) if len(known) > 1 else 0.0
+
+
+def _named(numbers: Sequence[int], flows: Sequence[FlowParts], changed: Bools, loses: bool) -> str:
     where = f"iterations {_runs(numbers, changed)} of {numbers[0]} to {numbers[-1]}"
     moved = sorted((flow for flow in flows if flow.changed.any()), key=lambda flow: -abs(flow.worst_s))
     if not moved:
+        beyond = "later than losses make them in as many iterations" if loses else "beyond their limits"
         return (
-            f"{where}: no flow's messages beyond their limits, so a few messages, many flows a little, ranks slower "
+            f"{where}: no flow's messages {beyond}, so a few messages, many flows a little, ranks slower "
             "than their slots, or something that the model lacks"
         )
     worst_s = abs(moved[0].worst_s)

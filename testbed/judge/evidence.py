@@ -222,7 +222,7 @@ def _against_model(case: CaseEvidence) -> Check:
         off, typical = changes.off_range(float(times_s.mean()), *_low_high_s(case)), "mean"
         far &= not case.drifts
     found = changes.find([row.iteration for row in case.measured], times_s, _exact_parts(case), far)
-    reasons, notes, limit = list[str](), [found.named] if found.named else [], f"{MODEL_SHARE.value:.2%}"
+    reasons, notes, limit = list[str](), [found.named] if found.named else [], MODEL_SHARE.per_cent
     if abs(off) > MODEL_SHARE.value:
         notes = []
         what = "prediction" if case.range_s is None else "predicted range, whichever message came first"
@@ -278,20 +278,22 @@ def _exact_parts(case: CaseEvidence) -> list[FlowParts]:
 
 def _against_each_other(case: CaseEvidence) -> Check:
     """Iterations whose messages took other than before the run, or that took other than the first ones."""
-    limit = CHANGE_SHARE if case.real else MODEL_SHARE
+    loses, jitters = not case.network.lossless, case.network.jitters
+    limit = CHANGE_SHARE if case.real or jitters else MODEL_SHARE
     times_s = case.comparable_s
     calm = ~disturbed(case.measured, case.baseline) if case.real else None
-    far = changes.since_the_beginning(times_s, limit.value, calm, loses=not case.network.lossless)
-    found = changes.find([row.iteration for row in case.measured], times_s, _baseline_parts(case), far)
+    far = changes.since_the_beginning(times_s, limit.value, calm, by_chance=loses or jitters)
+    numbers = [row.iteration for row in case.measured]
+    found = changes.find(numbers, times_s, _baseline_parts(case), far, loses=loses)
     off = changes.off_share(times_s, found.iterations)
     mostly = case.baseline_extra_s is not None and 2 * found.by_messages.sum() > len(times_s)
     untrusted = mostly or not abs(off) <= limit.value
     # what was asked to come and go is not worth a word
-    noted = found.named and not untrusted and case.network.lossless
+    noted = found.named and not untrusted and not loses
     return Check(
         "the median, of unchanged iterations",
         "-" if np.isnan(off) else f"{off:+.2%}",
-        f"{limit.value:.1%}",
+        limit.per_cent,
         limit.why,
         (changes.reason(off, limit, found.named),) if untrusted else (),
         (found.named,) if noted else (),
@@ -306,12 +308,13 @@ def _baseline_parts(case: CaseEvidence) -> list[FlowParts]:
         pairs = zip(lower, case.baseline_extra_s, strict=True)
         return _parts(case, [changes.smoothed(each - baseline) for each, baseline in pairs], _limits_s(case))
     shifts = [changes.smoothed(changes.from_first(each)) for each in lower]
-    limits_s = [max(MESSAGE_SHIFT_S.value, CHANGE_CERTAIN * changes.scatter(each)) for each in shifts]
+    scatter_s = [changes.scatter(each) for each in shifts]
     if not case.network.lossless:  # what is lost comes late by chance, by far more than what is not scatters
-        shifts = [
-            shift if changes.more_than_chance(each, MESSAGE_SHIFT_S.value, len(lower)) else np.full_like(shift, np.nan)
-            for each, shift in zip(lower, shifts, strict=True)
-        ]
+        certain = changes.more_than_chance(lower, MESSAGE_SHIFT_S.value)
+        shifts = [shift if sure else np.full_like(shift, np.nan) for shift, sure in zip(shifts, certain, strict=True)]
+        # a change of half of all iterations is no scatter of what chance does not explain
+        scatter_s = [min(each, changes.neighbours_scatter(one)) for each, one in zip(scatter_s, lower, strict=True)]
+    limits_s = [max(MESSAGE_SHIFT_S.value, CHANGE_CERTAIN * each) for each in scatter_s]
     return _parts(case, shifts, limits_s)
 
 

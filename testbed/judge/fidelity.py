@@ -85,6 +85,8 @@ class NetworkEvidence(NamedTuple):
     """Whether the experiment asked for a network without loss."""
     clocks: ClockEvidence | None = None
     """Of a network that no lab has made; None in a lab, which has one clock."""
+    jitters: bool = False
+    """Whether packets were to be delayed by chance."""
 
 
 class SlotsEvidence(NamedTuple):

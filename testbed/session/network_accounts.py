@@ -124,6 +124,7 @@ class LabAccounts:
             retransmits=tcp.get(RETRANSMITS, 0),
             other={name: count for name, count in tcp.items() if count and name != RETRANSMITS},
             lossless=lossless(plan, case),
+            jitters=jitters(plan, case),
         )
         return CountedNetwork(evidence, rows)
 
@@ -154,6 +155,13 @@ def lossless(plan: Plan, case: Case) -> bool:
     if plan.transport != "otn-lossless" or any(link.loss for link in network_at(plan, case).links):
         return False
     return not any(event.loss for event in link_events_of(plan, case))
+
+
+def jitters(plan: Plan, case: Case) -> bool:
+    """Whether the plan asks for packets that are delayed by chance."""
+    if any(link.jitter_s for link in network_at(plan, case).links):
+        return True
+    return any(event.jitter_s for event in link_events_of(plan, case))
 
 
 def link_row(counted: LinkCounters, planned: PlannedTraffic) -> dict[str, object]:
