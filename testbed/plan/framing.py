@@ -23,6 +23,9 @@ PREAMBLE_BYTES = 48
 ACK_BYTES = ETHERNET_HEADER + IP_TCP_HEADERS
 """A packet without data. Every super-packet is acknowledged by one as it arrives: routes have `quickack`."""
 
+WARMUP_ROUNDS = 4
+"""Messages that a worker sends each of its neighbours, one after the other, before it says that it is connected."""
+
 LARGEST_GSO = 65536
 """Bytes of the longest super-packet that any interface of a lab takes."""
 _GSO_SECONDS = 1e-3

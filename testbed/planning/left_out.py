@@ -8,8 +8,10 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from testbed.plan import routes
+from testbed.plan.connecting import least_connecting_s
 from testbed.plan.costs import problem_of_case
 from testbed.plan.events import at_work, changes_said
+from testbed.plan.framing import WARMUP_ROUNDS
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Job, Plan
 from testbed.planning.drawn_iterations import phase_of, varies
@@ -28,10 +30,27 @@ def warnings(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
     """A line for everything that measured times may show and predicted ones do not; [] where the model has it all.
 
     With what is left out, predictions that are ranges: `ranges` of the plan, where they are known. And rings whose
-    replicas had better stand in another order, and slots that are short beside a wait that no rank notices.
+    replicas had better stand in another order, slots that are short beside a wait that no rank notices, and those of
+    restarts in which no worker can connect.
     """
     by_chance = dict.fromkeys(line for case in _known(plan.cases) for line in of_events(plan, case))
-    return left_out(plan) + list(by_chance) + of_ties(plan, ranges) + of_rings(plan) + of_short_slots(plan)
+    short = of_short_slots(plan) + of_short_restarts(plan)
+    return left_out(plan) + list(by_chance) + of_ties(plan, ranges) + of_rings(plan) + short
+
+
+def of_short_restarts(plan: Plan) -> list[str]:
+    """A line where workers who connect send each other more than fits into the slot of a restart; else []."""
+    recovery, job = plan.recovery, plan.jobs[0]
+    if recovery is None or not recovery.failures:
+        return []
+    least_s = least_connecting_s(plan, plan.cases[0], job)
+    if least_s <= recovery.restart_s:
+        return []
+    sent = f"{WARMUP_ROUNDS} messages of {show_size(job.workload.message_bytes())}"
+    return [
+        f"restart={show_time(recovery.restart_s)} is too short: workers that connect send each neighbour {sent}, which "
+        f"takes {show_time(least_s)} at least: goodput will be off, and a run untrusted"
+    ]
 
 
 def left_out(plan: Plan) -> list[str]:

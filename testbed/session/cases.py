@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from testbed import __version__
 from testbed.errors import RunFailed
+from testbed.plan.connecting import neighbours_of
 from testbed.plan.costs import problem_of_case, schedule_of
 from testbed.plan.events import at_work, trainings
 from testbed.plan.plan import Case, Job, Plan
@@ -29,7 +30,6 @@ from testbed.session.profile import profile
 from testbed.session.repeated_training import RepeatedTraining
 from testbed.session.running import Running
 from testbed.session.trained import TrainedCase
-from testbed.session.world import neighbours_of
 from testbed.thresholds import TRAIN_AGAIN
 from testbed.train.assignment import ReferenceOutcome
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from testbed.plan.framing import WARMUP_ROUNDS
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
 from testbed.planning.prediction import predict_training
 from testbed.planning.training_prediction import TrainingPrediction
 from testbed.spec.workload import Workload
-from testbed.train.protocol import WARMUP_ROUNDS
 from testbed.units import show_time
 
 SLOWEST_FACTOR = 10.0

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from testbed.errors import RunFailed
 from testbed.goodput.elastic_training import lost_replicas
 from testbed.goodput.spans import Span, Spending
+from testbed.plan.connecting import neighbours_of
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.shard_copies import Replicas
 from testbed.plan.state_exchange import failed_ranks
@@ -26,7 +27,6 @@ from testbed.session.rounds import Round, WitnessedRounds
 from testbed.session.shards_memory import ShardsMemory
 from testbed.session.state_exchanges import StateExchange
 from testbed.session.survivors_memory import SurvivorsMemory
-from testbed.session.world import neighbours_of
 from testbed.train.protocol import FailAt
 
 

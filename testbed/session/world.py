@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 from testbed.lab.lab import Lab
-from testbed.plan.plan import Job, Plan
+from testbed.plan.connecting import neighbours_of
+from testbed.plan.plan import Plan
 from testbed.session.deadlines import of_peers
 from testbed.session.pinning import Pinning
 from testbed.train.protocol import WorkerPlace, WorldSpec
@@ -63,11 +63,3 @@ def world_of(plan: Plan, number: int, places: Sequence[WorkerPlace], *, store: s
         job=job.name if len(plan.jobs) > 1 else "",
         streams=job.workload.streams,
     )
-
-
-def neighbours_of(plan: Plan, job: Job) -> tuple[tuple[int, int], ...]:
-    """Pairs of a job's ranks, counted from 0, that exchange messages in any case, or while profiling."""
-    ranks = job.mesh.ranks
-    pairs = {(min(flow.source, flow.target), max(flow.source, flow.target)) for flow in plan.flows}
-    mine = {(a - ranks.start, b - ranks.start) for a, b in pairs if a in ranks}
-    return tuple(sorted(mine | set(pairwise(range(len(ranks))))))

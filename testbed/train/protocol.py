@@ -11,8 +11,6 @@ from testbed.plan.state_exchange import StateMessage
 from testbed.spec.workload import Workload
 from testbed.train.assignment import IterationRecord, ReferenceOutcome, TimedSchedule, TrainingTask
 
-WARMUP_ROUNDS = 4
-"""Messages that a worker sends each of its neighbours, one after the other, before it says that it is connected."""
 END_WORKERS = signal.SIGUSR1
 """Has a fork server that has workers kill those that are left."""
 SHOW_THREADS = signal.SIGUSR2

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from testbed.lab.confinement import confine, own_files
 from testbed.lab.host_settings import become_real_time, priorities
 from testbed.lab.namespaces import attach
+from testbed.plan.framing import WARMUP_ROUNDS
 from testbed.train import protocol
 from testbed.train.buffers import Buffers, KeptBuffers
 from testbed.train.connections import segments_sent_again
@@ -162,7 +163,7 @@ def _join(rank: int, world: protocol.WorldSpec) -> None:
     peers = [b if a == rank else a for a, b in world.neighbours if rank in (a, b)]
     memory = Buffers(1, world.warmup_bytes, world.warmup_bytes, torch.uint8)
     message = memory.take()  # all are sent from there, and received into it: nobody reads them
-    for round_ in range(protocol.WARMUP_ROUNDS):
+    for round_ in range(WARMUP_ROUNDS):
         tag = _WARMUP_TAG + round_
         works = [streams.receive(message, peer, tag) for peer in peers]
         works += [streams.send(message, peer, tag) for peer in peers]

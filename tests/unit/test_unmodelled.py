@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from testbed.cli import app
 from testbed.plan.plan import Plan
+from testbed.plan.recovery import Elastic, Failure, Recovery
 from testbed.planning import resolve
 from testbed.planning.left_out import left_out_of, most_waiting, warnings
 from testbed.planning.prediction import predict_together, ranges_of_case
@@ -61,6 +62,16 @@ def test_everything_else_is(asked: dict[str, Any], said: list[str]) -> None:
     (line,) = warnings(planned(**asked))
     assert all(text in line for text in said), line
     assert ("b->a" in line) == any("b->a" in text for text in said)
+
+
+@pytest.mark.parametrize(("rate", "restart_s", "short"), [("1 Gbit/s", 1.0, False), ("20 Mbit/s", 1.0, True)])
+def test_a_restart_in_which_workers_cannot_connect_is_warned_of(rate: str, restart_s: float, short: bool) -> None:
+    """Each of a boundary's two ranks sends the other four messages of 1 MB."""
+    plan = replace(planned(rate=rate), recovery=Recovery(None, (Failure(1, 0.3),), Elastic(restart_s)))
+    said = warnings(plan)
+    assert len(said) == short
+    assert all("restart=1 s is too short" in line and "4 messages of 1 MB, which takes 1.6 s" in line for line in said)
+    assert warnings(replace(plan, recovery=Recovery(None, (), Elastic(restart_s)))) == []
 
 
 def test_a_link_that_nothing_crosses_is_not_warned_of() -> None:
