@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest.mock import patch
 
 from matplotlib import artist, rc_context
 
-with patch.object(artist, "kwdoc", lambda _class: ""):  # what readers of help are told of setters: a third of all
+from testbed.replaced import replaced
+
+with replaced(artist, "kwdoc", lambda _class: ""):  # what readers of help are told of setters: a third of all
     from matplotlib.figure import Figure as Figure
     from matplotlib.patches import Patch as Patch
 

@@ -91,7 +91,7 @@ def require_readable(manifest: dict[str, Any], directory: Path) -> None:
 
 def _by_run(path: Path, kinds: list[str], dtype: Any, only: Only) -> dict[tuple[str, str], Table]:
     """By case and source, in the order of the file."""
-    table = table_of(path, ["schedule", "source", *dtype.names], only)
+    table = table_of(path, ["schedule", "source", *dtype.names], only, coded=["schedule", "source", "kind"])
     try:
         (labels, of_label), (sources, of_source) = _coded(table["schedule"]), _coded(table["source"])
         whole, of_run = _array(table, kinds, dtype), of_label * len(sources) + of_source

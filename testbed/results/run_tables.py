@@ -9,9 +9,11 @@ from functools import cache
 from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+
+import numpy as np
 
 from testbed.errors import BadInput
+from testbed.replaced import replaced
 from testbed.results.destination import PARTS
 
 if TYPE_CHECKING:
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 Only = Sequence[list[tuple[str, str, Any]]]
 """Rows of a table: those of which any of these holds, all of its (column, operator, value); () for all rows."""
+
+
+_FEW_ROWS = 50_000
+"""Of a file: all are read, and those that are wanted chosen here, in less time than pyarrow.dataset takes to import."""
 
 
 def has_table(path: Path) -> bool:
@@ -40,12 +46,14 @@ def arrays_without_pandas() -> None:
     import pyarrow as pa
 
     if "pandas" not in sys.modules:
-        with patch.object(sys, "meta_path", []):  # where nothing is found
+        with replaced(sys, "meta_path", []):  # where nothing is found
             pa.array(())
 
 
-def table_of(path: Path, columns: Sequence[str], only: Only = ()) -> pa.Table:
-    """A table of a run with at least these columns, all of its rows or `only` some of them. Raises BadInput."""
+def table_of(path: Path, columns: Sequence[str], only: Only = (), coded: Sequence[str] = ()) -> pa.Table:
+    """A table of a run with at least these columns, all of its rows or `only` some of them; text in those that are
+    `coded` stays as the file has it, numbers of what is there once. Raises BadInput.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -56,10 +64,13 @@ def table_of(path: Path, columns: Sequence[str], only: Only = ()) -> pa.Table:
     tables = []
     for file in files:
         try:
-            opened = pq.ParquetFile(file)
+            opened = pq.ParquetFile(file, read_dictionary=list(coded))
             # of a column that is not there nothing can be asked; that is said below
             chosen = only and asked <= set(opened.schema_arrow.names)
-            tables.append(pq.read_table(file, filters=list(only)) if chosen else opened.read())
+            if chosen and opened.metadata.num_rows > _FEW_ROWS:
+                tables.append(pq.read_table(file, filters=list(only), read_dictionary=list(coded)))
+            else:
+                tables.append(_rows_of(opened.read(), only if chosen else ()))
         except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
             raise BadInput.of(str(file), "file", str(error), "a parquet file as a run writes it") from error
     # a part without rows would have a say in the types of columns
@@ -70,6 +81,23 @@ def table_of(path: Path, columns: Sequence[str], only: Only = ()) -> pa.Table:
         raise BadInput.of(str(path.parent / PARTS), path.stem, str(error), "parts with the same columns") from error
     _require(table, path, columns)
     return table
+
+
+def _rows_of(table: pa.Table, only: Only) -> pa.Table:
+    """Rows of a table, found without what pyarrow imports to look for them; all of them without `only`."""
+    import pyarrow as pa
+
+    if not only:
+        return table
+    wanted = np.zeros(len(table), bool)
+    for every in only:
+        these = np.ones(len(table), bool)
+        for column, operator, value in every:
+            these &= np.isin(table[column].to_numpy(), value if operator == "in" else [value])
+        wanted |= these
+    edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False)).reshape(-1, 2)
+    parts = [table.slice(first, end - first) for first, end in edges.tolist()]
+    return pa.concat_tables(parts) if parts else table.slice(0, 0)
 
 
 def frame_of(path: Path, columns: Sequence[str], only: Only = ()) -> pd.DataFrame:

@@ -353,11 +353,13 @@ def _strip(axis: Axes, trace: Trace, scale: _Scale, *, with_times: bool) -> None
     axis.set_ylim(n_ranks - 0.5, -0.5)
     axis.set_yticks(range(n_ranks), scale.lanes, fontsize=7.5, color=INK)
     axis.tick_params(axis="y", length=0)
-    axis.tick_params(axis="x", top=True, bottom=False, labeltop=with_times, labelbottom=False, labelsize=7.5, length=2)
+    # one artist for all of them: a tick with its line and label for each of a strip took a tenth of the time
+    axis.vlines(axis.get_xticks(), n_ranks - 0.5, -0.5, color=_FAINT, linewidth=0.5, zorder=0.5)
+    axis.xaxis.set_visible(with_times)
     if with_times:
+        axis.tick_params(axis="x", top=True, bottom=False, labeltop=True, labelbottom=False, labelsize=7.5, length=2)
         axis.xaxis.set_label_position("top")
         axis.set_xlabel("ms since the start of the iteration", fontsize=9, color=INK)
-    axis.grid(axis="x", color=_FAINT, linewidth=0.5)
     axis.set_axisbelow(True)
     for side in ("bottom", "right", "left"):
         axis.spines[side].set_visible(False)
