@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib import artist, rc_context
 
-from testbed.replaced import replaced
+from testbed.attributes import replaced
 
 with replaced(artist, "kwdoc", lambda _class: ""):  # what readers of help are told of setters: a third of all
     from matplotlib.figure import Figure as Figure

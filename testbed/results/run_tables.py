@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from testbed.attributes import replaced
 from testbed.errors import BadInput
-from testbed.replaced import replaced
 from testbed.results.destination import PARTS
 
 if TYPE_CHECKING:
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 Only = Sequence[list[tuple[str, str, Any]]]
 """Rows of a table: those of which any of these holds, all of its (column, operator, value); () for all rows."""
 
-
 _FEW_ROWS = 50_000
-"""Of a file: all are read, and those that are wanted chosen here, in less time than pyarrow.dataset takes to import."""
+"""Of a table: all are read, and those that are wanted chosen here, sooner than pyarrow.dataset is imported."""
 
 
 def has_table(path: Path) -> bool:
@@ -51,8 +50,9 @@ def arrays_without_pandas() -> None:
 
 
 def table_of(path: Path, columns: Sequence[str], only: Only = (), coded: Sequence[str] = ()) -> pa.Table:
-    """A table of a run with at least these columns, all of its rows or `only` some of them; text in those that are
-    `coded` stays as the file has it, numbers of what is there once. Raises BadInput.
+    """A table of a run with at least these columns, all of its rows or `only` some of them. Raises BadInput.
+
+    Text in the columns that are `coded` may be numbers of what is there once, as it is in files.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -60,19 +60,14 @@ def table_of(path: Path, columns: Sequence[str], only: Only = (), coded: Sequenc
     arrays_without_pandas()
     if not (files := _files_of(path)):
         raise BadInput.of(str(path.parent), path.name, "no such file", "the tables of a run")
-    asked = {column for every in only for column, _, _ in every}
-    tables = []
-    for file in files:
-        try:
-            opened = pq.ParquetFile(file, read_dictionary=list(coded))
-            # of a column that is not there nothing can be asked; that is said below
-            chosen = only and asked <= set(opened.schema_arrow.names)
-            if chosen and opened.metadata.num_rows > _FEW_ROWS:
-                tables.append(pq.read_table(file, filters=list(only), read_dictionary=list(coded)))
-            else:
-                tables.append(_rows_of(opened.read(), only if chosen else ()))
-        except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
-            raise BadInput.of(str(file), "file", str(error), "a parquet file as a run writes it") from error
+    tables, file = [], files[0]
+    try:
+        sizes = [pq.read_metadata(file := one).num_rows for one in files]
+        few = sum(sizes) <= _FEW_ROWS
+        for file in files:
+            tables.append(_few_rows(file, only, coded) if few else _some_of_many(file, only))
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
+        raise BadInput.of(str(file), "file", str(error), "a parquet file as a run writes it") from error
     # a part without rows would have a say in the types of columns
     full = [one for one in tables if len(one)] or tables[:1]
     try:
@@ -83,14 +78,30 @@ def table_of(path: Path, columns: Sequence[str], only: Only = (), coded: Sequenc
     return table
 
 
-def _rows_of(table: pa.Table, only: Only) -> pa.Table:
-    """Rows of a table, found without what pyarrow imports to look for them; all of them without `only`."""
-    import pyarrow as pa
+def _askable(names: Collection[str], only: Only) -> Only:
+    """Of a column that is not there nothing can be asked; that is said elsewhere."""
+    return only if {column for every in only for column, _, _ in every} <= set(names) else ()
 
-    if not only:
+
+def _some_of_many(file: Path, only: Only) -> pa.Table:
+    """Rows of a file, without holding the others in memory."""
+    import pyarrow.parquet as pq
+
+    opened = pq.ParquetFile(file)
+    asked = _askable(opened.schema_arrow.names, only)
+    return pq.read_table(file, filters=list(asked)) if asked else opened.read()
+
+
+def _few_rows(file: Path, only: Only, coded: Sequence[str]) -> pa.Table:
+    """The same of a small one, without what pyarrow imports to look for rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.ParquetFile(file, read_dictionary=list(coded)).read()
+    if not (asked := _askable(table.column_names, only)):
         return table
     wanted = np.zeros(len(table), bool)
-    for every in only:
+    for every in asked:
         these = np.ones(len(table), bool)
         for column, operator, value in every:
             these &= np.isin(table[column].to_numpy(), value if operator == "in" else [value])

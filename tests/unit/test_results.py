@@ -21,6 +21,7 @@ from testbed.judge.comparison import MeasuredCase, as_document, compare
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
+from testbed.results import run_tables
 from testbed.results.destination import PARTS, is_complete, require_place, results_directory
 from testbed.results.directory import ResultsWriter
 from testbed.results.load import TRACE_TABLES, Run, load_run, load_traces
@@ -150,6 +151,24 @@ def test_of_measured_iterations_those_asked_for_are_read_alone(tmp_path: Path) -
     assert list(load_traces(tmp_path, iterations=[7])) == [(name, "predicted") for name in ASKED]
     found = load_traces(tmp_path, [ASKED[0]], iterations=[0])
     assert list(found) == [(ASKED[0], source) for source in ("predicted", "measured")]
+
+
+def test_rows_of_small_tables_and_of_large_ones_are_found_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory, or file by file as pyarrow finds them; from parts too."""
+    results = writer_of(tmp_path, *ASKED)
+    for _ in range(2):
+        for labels, iterations in (((), None), ([ASKED[1]], None), ((), [0]), ([ASKED[0]], [0, 7]), (["none"], [0])):
+            few = load_traces(tmp_path, labels, iterations)
+            with monkeypatch.context() as patched:
+                patched.setattr(run_tables, "_FEW_ROWS", 0)
+                many = load_traces(tmp_path, labels, iterations)
+            assert list(few) == list(many)
+            for one, other in zip(few.values(), many.values(), strict=True):
+                assert one.actions.tobytes() == other.actions.tobytes()
+                assert one.messages.tobytes() == other.messages.tobytes()
+        results.save_tables()
 
 
 def test_what_was_finished_is_read_after_a_kill_while_a_part_is_written(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Another value for an attribute, for a while: as unittest.mock's patch, which takes 20 ms to import."""
+"""Attributes that have another value for a while: as with unittest.mock's patch, which takes 20 ms to import."""
 
 from __future__ import annotations
 
