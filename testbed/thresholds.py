@@ -158,6 +158,10 @@ MODEL_SHARE."""
 CHANGE_CERTAIN = 5.0
 """Standard errors, from what neighbouring iterations differ by, that a step in their times must have to be one."""
 
+CHANCE_OF_LOSSES = 1e-6
+"""So seldom losses alone touch as many messages as came late: of a network that loses packets messages are held against
+the model all the same, and there may be hundreds of flows."""
+
 CHANGED_FLOW_SHARE = 0.3
 """Of the largest shift: flows that moved less are not named, since what waits behind a late message moves a little."""
 

@@ -114,6 +114,12 @@ def delay(lab: Changing) -> None:
     lab.add_s(STEP_S)
 
 
+def sooner(lab: Changing) -> None:
+    """Both directions of the first link take half of their delay."""
+    for number, one in enumerate((lab.links[0].forward, lab.links[0].reverse)):
+        lab.change(number, delay_s=0.5 * one.asked.delay_s)
+
+
 def rate(lab: Changing) -> None:
     """Both directions of the first link have half their rate."""
     for number, one in enumerate((lab.links[0].forward, lab.links[0].reverse)):
@@ -196,7 +202,10 @@ def unshaped(lab: Changing) -> None:
 
 KINDS: dict[str, Callable[[Changing], None]] = {
     one.__name__.replace("_", "-"): one
-    for one in (delay, rate, both, one_way, interface, everywhere, blip, slow_rank, drift, jitter, on_and_off, unshaped)
+    for one in (
+        *(delay, sooner, rate, both, one_way, interface, everywhere),
+        *(blip, slow_rank, drift, jitter, on_and_off, unshaped),
+    )
 }
 
 

@@ -253,7 +253,8 @@ def _named(numbers: Sequence[int], flows: Sequence[FlowParts], changed: Bools, l
         f"{show_time(flow.limit_s)})"
         for flow in moved[:_MOST_NAMED]
     ]
-    more = f", {len(moved) - _MOST_NAMED} more flows" if len(moved) > _MOST_NAMED else ""
+    left = len(moved) - _MOST_NAMED
+    more = f", {left} more flow{'s' * (left > 1)}" if left > 0 else ""
     return f"{where}: {', '.join(descriptions)}{more}; {' and '.join(blamed(moved, flows))}"
 
 

@@ -15,7 +15,8 @@ from testbed.judge.changes import FlowParts
 from testbed.judge.execution import ExecutedRow, execution_check
 from testbed.judge.fidelity import IN_RUN, LINKS, MACHINE, TRAFFIC, Check, DirectionCounters, NetworkEvidence
 from testbed.judge.iterations import IterationRow
-from testbed.judge.messages import FlowMessages
+from testbed.judge.messages import FlowMessages, KnownTimes
+from testbed.judge.network_chance import FlowChance
 from testbed.judge.witnesses import disturbed
 from testbed.pipeline.ir import Row
 from testbed.thresholds import (
@@ -97,6 +98,14 @@ class CaseEvidence(NamedTuple):
 
     disturbed_before: Sequence[fidelity.DisturbedTry] = ()
     """What was trained before, and put aside."""
+
+    known_times: Sequence[KnownTimes] = ()
+    """Per flow; empty where the next two are."""
+    jitter_s: Sequence[float] = ()
+    """Per flow, by how much jitter may move a message; empty where the model lacks other things than losses and jitter,
+    or nothing, and on a real clock."""
+    losses_touch: Sequence[float] = ()
+    """The same of the share of messages whose time losses may change."""
 
     slots: fidelity.SlotsEvidence | None = None
     """None where workers cannot fail."""
@@ -286,10 +295,11 @@ def _against_each_other(case: CaseEvidence) -> Check:
     numbers = [row.iteration for row in case.measured]
     found = changes.find(numbers, times_s, _baseline_parts(case), far, loses=loses)
     off = changes.off_share(times_s, found.iterations)
-    mostly = case.baseline_extra_s is not None and 2 * found.by_messages.sum() > len(times_s)
+    by_model = case.baseline_extra_s is not None or bool(case.jitter_s)
+    mostly = by_model and 2 * found.by_messages.sum() > len(times_s)
     untrusted = mostly or not abs(off) <= limit.value
     # what was asked to come and go is not worth a word
-    noted = found.named and not untrusted and not loses
+    noted = found.named and not untrusted and (not loses or (by_model and found.by_messages.any()))
     return Check(
         "the median, of unchanged iterations",
         "-" if np.isnan(off) else f"{off:+.2%}",
@@ -301,8 +311,11 @@ def _against_each_other(case: CaseEvidence) -> Check:
 
 
 def _baseline_parts(case: CaseEvidence) -> list[FlowParts]:
-    """By how much the first quartile of messages in each iteration shifted: since before the run where it was measured
-    then, else since the first iterations."""
+    """By how much messages in each iteration shifted: their first quartiles since before the run where it was measured
+    then, else since the first iterations; or what neither losses nor jitter explain, where nothing else is left out of
+    the model."""
+    if case.jitter_s:
+        return _unexplained_parts(case)
     lower = [each[0] for each in case.quartiles_s]
     if case.baseline_extra_s is not None:
         pairs = zip(lower, case.baseline_extra_s, strict=True)
@@ -316,6 +329,15 @@ def _baseline_parts(case: CaseEvidence) -> list[FlowParts]:
         scatter_s = [min(each, changes.neighbours_scatter(one)) for each, one in zip(scatter_s, lower, strict=True)]
     limits_s = [max(MESSAGE_SHIFT_S.value, CHANGE_CERTAIN * each) for each in scatter_s]
     return _parts(case, shifts, limits_s)
+
+
+def _unexplained_parts(case: CaseEvidence) -> list[FlowParts]:
+    packets_s = case.super_packets_s or [0.0] * len(case.flows)
+    each = zip(case.jitter_s, case.losses_touch, packets_s, strict=True)
+    chances = [FlowChance(jitter_s, touched, ORDER_PACKETS * packet_s) for jitter_s, touched, packet_s in each]
+    flows = zip(chances, case.flows, case.known_times, strict=True)
+    shifts = [chance.shift_s(flow, known) for chance, flow, known in flows]
+    return _parts(case, shifts, [chance.limit_s for chance in chances])
 
 
 def _parts(case: CaseEvidence, shifts: Sequence[NDArray[np.float64]], limits_s: Sequence[float]) -> list[FlowParts]:

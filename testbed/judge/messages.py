@@ -81,6 +81,17 @@ class MessageTimes(NamedTuple):
         return float(np.median(worst)) if worst else 0.0
 
 
+class KnownTimes(NamedTuple):
+    """What the messages of a flow took beyond the model, in each iteration: those whose arrival is known, since of one
+    that lay ready it is not."""
+
+    number: NDArray[np.int64]
+    quickest_s: Floats
+    """nan where none is known."""
+    quartiles_s: Floats
+    """(3, iterations); nan as well."""
+
+
 class Likeness(NamedTuple):
     """Which of a job's ranks are alike to the network, so that chance may tell whose message comes first."""
 
@@ -242,6 +253,17 @@ def by_iteration(times: MessageTimes, iterations: Sequence[int]) -> list[Floats]
             if len(values := times.extra_s[known & (rows["iteration"] == iteration)]):
                 each[:, place] = np.percentile(values, (25, 50, 75))
         found.append(each)
+    return found
+
+
+def known_by_iteration(times: MessageTimes, iterations: Sequence[int]) -> list[KnownTimes]:
+    """Per flow, in the order of `by_flow`: what its messages took in each of these iterations."""
+    rows, found = times.rows, []
+    for (_, mine), quartiles_s in zip(_flows(rows), by_iteration(times, iterations), strict=True):
+        known = mine & ~np.isnan(times.extra_s)
+        each = [times.extra_s[known & (rows["iteration"] == iteration)] for iteration in iterations]
+        quickest_s = np.array([one.min() if len(one) else np.nan for one in each])
+        found.append(KnownTimes(np.array(list(map(len, each)), np.int64), quickest_s, quartiles_s))
     return found
 
 

@@ -113,7 +113,7 @@ def left_out_of(plan: Plan, case: Case, job: int) -> list[str]:
 
 def _left_out(plan: Plan, cases: Sequence[Case], jobs: Sequence[int]) -> list[str]:
     """Of the network in these cases of a plan, and of these jobs."""
-    lines = _of_links(plan, cases)
+    lines = of_links(plan, cases)
     if plan.transport != "otn-lossless":
         lines.append(
             f"transport {plan.transport} is not in the model: slow start, delayed acknowledgements and drops "
@@ -207,7 +207,8 @@ def _of_gloo(plan: Plan, job: Job) -> str:
     )
 
 
-def _of_links(plan: Plan, cases: Sequence[Case]) -> list[str]:
+def of_links(plan: Plan, cases: Sequence[Case]) -> list[str]:
+    """Of losses and jitter of the links that are used in these cases, a line each."""
     crossed = {
         (index, links[index])
         for case in cases

@@ -19,7 +19,7 @@ from testbed.goodput.spans import Span, Spending
 from testbed.judge.evidence import CaseEvidence, Profiling, judge
 from testbed.judge.execution import executed_rows, planned_rows
 from testbed.judge.fidelity import Check, DisturbedTry, SlotsEvidence
-from testbed.judge.messages import by_flow, by_iteration
+from testbed.judge.messages import by_flow, by_iteration, known_by_iteration
 from testbed.pipeline.ir import Row
 from testbed.plan.events import at_work
 from testbed.plan.plan import Job
@@ -111,7 +111,8 @@ def evidence_of(files: RunFiles, label: str) -> dict[int, CaseEvidence]:
     for number in working:
         job, written, rows = files.plan.jobs[number], known[number], files.rows(label, number)
         paced, reference = job.workload.pacing is not None, files.reference(label, number)
-        own_predicted_s = predicted_times_s(predicted[number], [row.iteration for row in rows if not row.warmup])
+        counted = [row.iteration for row in rows if not row.warmup]
+        own_predicted_s = predicted_times_s(predicted[number], counted)
         profiling = None
         if not paced:
             profiling = Profiling(manifest["pinning"]["reasons"], files.needed("profile.json")["spread"])
@@ -139,8 +140,11 @@ def evidence_of(files: RunFiles, label: str) -> dict[int, CaseEvidence]:
             baseline_extra_s=written["baseline_extra_s"],
             baseline_differs_s=written["baseline_differs_s"],
             super_packets_s=written["super_packets_s"],
-            quartiles_s=by_iteration(times[number], [row.iteration for row in rows if not row.warmup]),
+            quartiles_s=by_iteration(times[number], counted),
             routes=written["routes"],
+            known_times=known_by_iteration(times[number], counted) if written.get("jitter_s") else (),
+            jitter_s=written.get("jitter_s", ()),  # runs of before did not tell
+            losses_touch=written.get("losses_touch", ()),
             range_s=written["range_s"],
             in_run_s=written["in_run_s"],
             modelled=written["modelled"],

@@ -19,10 +19,12 @@ from testbed.judge.messages import Likeness, MessageTimes, message_times
 from testbed.model.replay import MeasuredIterations, freely_on_the_way_s, on_the_way_s
 from testbed.plan.events import at_work, trained, trainings
 from testbed.plan.exchange import sites_of
+from testbed.plan.network_chance import left_to_chance
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Plan
 from testbed.planning import file
 from testbed.planning.prediction import parts_of, predict_training
+from testbed.planning.training_prediction import link_events_of
 from testbed.results.contents import comparison_of, json_of
 from testbed.results.destination import COMPARISON
 from testbed.results.earlier_runs import baseline_table, upgraded_evidence
@@ -138,7 +140,8 @@ class RunFiles:
     def message_times(self, label: str, *, order_sensitive: bool) -> Mapping[int, MessageTimes]:
         """Job by job, the messages of the iterations that count against their predictions.
 
-        `order_sensitive`: whether a prediction of the case hangs on which message comes first.
+        `order_sensitive`: whether a prediction of the case hangs on which message comes first. Losses and jitter change
+        who is when on the links as well.
         """
         if (label, order_sensitive) not in self._times:
             plan, case = self.plan, self.case(label)
@@ -159,7 +162,8 @@ class RunFiles:
                 due_s = freely_on_the_way_s([MeasuredIterations(*one) for one in each])
             measured = {job: trace.without(warmed[job]) for job, trace in measured.items()}
             if plan.rounds == "together":
-                due_s = on_the_way_s(loads, list(measured.values()), order_sensitive=order_sensitive, loads_of=changes)
+                by_chance = order_sensitive or left_to_chance(plan, link_events_of(plan, case))
+                due_s = on_the_way_s(loads, list(measured.values()), order_sensitive=by_chance, loads_of=changes)
             self._times[label, order_sensitive] = {
                 number: message_times(
                     measured[number],

@@ -21,10 +21,11 @@ from testbed.model.host_prediction import predict_on_host
 from testbed.plan import memory_bytes
 from testbed.plan.events import swaps
 from testbed.plan.microbatches import job_in
+from testbed.plan.network_chance import chances_of_pairs
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import directions_of_pairs, super_packets_s
 from testbed.planning.drawn_iterations import rank_changes
-from testbed.planning.left_out import left_out_of, of_events
+from testbed.planning.left_out import left_out_of, of_events, of_links
 from testbed.planning.prediction import predict_alone
 from testbed.planning.training_prediction import link_events_of
 from testbed.results.directory import FinishedJob, ResultsWriter
@@ -61,15 +62,20 @@ def judge_cases(
         label, order_sensitive = trained.case.label, any(job.predicted_range for job in trained.jobs)
         times = files.message_times(label, order_sensitive=order_sensitive)
         by_network = {job.number: left_out_of(plan, trained.case, job.number) for job in trained.jobs}
+        by_links = of_links(plan, (trained.case,))
         by_events = of_events(plan, trained.case)
         left_out[label] = {number: [*lines, *by_events] for number, lines in by_network.items()}
         modelled = not any(by_network.values()) and trained.compares
+        chance_alone = not modelled and all(lines == by_links for lines in by_network.values())
         known = {
             job.number: FinishedJob(
                 rows=job.rows,
                 baseline=job.costs.rows if job.costs else profiled,
                 fingerprints=job.fingerprints,
-                evidence=_evidence(plan, trained, job, times[job.number], modelled=modelled),
+                evidence={
+                    **_evidence(plan, trained, job, times[job.number], modelled=modelled),
+                    **_chance(plan, trained, job, times[job.number], alone=chance_alone),
+                },
                 generated=job.generated,
             )
             for job in trained.jobs
@@ -168,6 +174,27 @@ def _evidence(plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTime
         "slots": _slots(case),
         "disturbed_before": [one._asdict() for one in case.disturbed_before],
     }
+
+
+def _chance(
+    plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTimes, *, alone: bool
+) -> dict[str, list[float]]:
+    """Per flow, how far jitter moves its messages and what share of them losses touch, which is left `alone` out of the
+    model; else empty, and where the machine or a receive that is posted late decides when messages come."""
+    early = all(trained.load.receives == "early" for trained in case.jobs)
+    if not (alone and early and plan.clock.name == "virtual" and job.job.workload.pacing is not None):
+        return {"jitter_s": [], "losses_touch": []}
+    first, rows, flows = job.job.mesh.first_rank, job.predicted.messages, by_flow(times, job.job.mesh.first_rank)
+    pairs = [(flow.source_rank, flow.target_rank) for flow in flows]
+    chances = chances_of_pairs(plan, case.case, pairs, link_events_of(plan, case.case))
+    ways = [
+        (flow.kind, *way) for flow, way in zip(flows, directions_of_pairs(plan, case.case, pairs), strict=True)
+    ]  # what replicas send each other over one link counts with its mean
+    touched = []
+    for (source, target), way, chance in zip(pairs, ways, chances, strict=True):
+        mine = (rows["source_rank"] == source - first) & (rows["target_rank"] == target - first)
+        touched.append(chance.touches(ways.count(way) * float(rows["wire_bytes"][mine].max())))
+    return {"jitter_s": [chance.jitter_s for chance in chances], "losses_touch": touched}
 
 
 def _slots(case: TrainedCase) -> dict[str, Any] | None:

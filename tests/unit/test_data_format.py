@@ -143,6 +143,8 @@ def write(directory: Path, case: Found) -> None:
         "baseline_differs_s": (),
         "super_packets_s": [case.packet_s] * len(flows) if case.packet_s else (),
         "routes": (),
+        "jitter_s": (),
+        "losses_touch": (),
         "range_s": None,
         "on_this_host_s": case.on_this_host_s,
         "in_run_s": None,

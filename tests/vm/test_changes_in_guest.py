@@ -26,16 +26,21 @@ CHANGES = (
     *(Change("delay", 0.35), Change("rate", 0.35), Change("interface", 0.35)),
     *(Change("everywhere", 0.0), Change("blip", 0.5)),
 )
+FROM_THE_START = (Change("delay", 0.0), Change("sooner", 0.2), Change("delay", 2.0))
+"""The last one when all iterations are over."""
 
 
 def asked(place: Path) -> dict[str, Asked]:
-    plan = with_clock(injected_changes.plan_of("two", CHANGES), Clock("virtual"))
-    return {"changes": Asked(plan, injected_changes.shaper_of(plan, CHANGES, place / "shaper.py"))}
+    found = {}
+    for name, changes in {"two": CHANGES, "losing": FROM_THE_START, "jittery": FROM_THE_START}.items():
+        plan = with_clock(injected_changes.plan_of(name, changes), Clock("virtual"))
+        found[name] = Asked(plan, injected_changes.shaper_of(plan, changes, place / f"{name}.py"))
+    return found
 
 
 @pytest.fixture(scope="module")
 def out(measured: Mapping[str, Measured]) -> Path:
-    return measured["changes"].out
+    return measured["two"].out
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +73,17 @@ def test_a_short_one_is_noted_and_the_median_trusted(rows: Mapping[str, dict[str
     assert abs(row["error"]) <= MODEL_SHARE.value
     (note,) = row["notes"]
     assert "a->b" in note
+
+
+@pytest.mark.parametrize("plan", ["losing", "jittery"])
+def test_where_links_lose_or_delay_packets_by_chance_a_change_is_found_from_the_start_on(
+    measured: Mapping[str, Measured], plan: str
+) -> None:
+    """No iteration differs from another then, and the model has neither losses nor jitter."""
+    rows = {row["label"]: row for row in load_run(measured[plan].out).comparison["schedules"]}
+    assert rows["delay at 0"]["error"] > 0.05
+    for label, named in (("delay at 0", "iterations 1 to 10 of"), ("sooner at 20", "iterations 3 to 10 of")):
+        assert not rows[label]["trusted"]
+        assert named in rows[label]["reasons"][-1]
+        assert "a->b" in rows[label]["reasons"][-1]
+    assert rows["delay at 200"]["trusted"], rows["delay at 200"]["reasons"]
