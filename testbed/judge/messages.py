@@ -34,6 +34,8 @@ Floats = NDArray[np.float64]
 
 _ACTION = ("iteration", "rank", "stage", "kind", "microbatch", "part_begin")
 _MAKES = {KINDS.index(Kind.F): ACTIVATION, KINDS.index(Kind.I): GRADIENT, KINDS.index(Kind.B): GRADIENT}
+COLLECTIVES = ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE
+"""Kinds of their messages."""
 _MADE = ("source_rank", "stage", "kind", "microbatch")
 
 
@@ -83,9 +85,11 @@ class MessageTimes(NamedTuple):
 
 class KnownTimes(NamedTuple):
     """What the messages of a flow took beyond the model, in each iteration: those whose arrival is known, since of one
-    that lay ready it is not."""
+    that lay ready it is not. All of a collective in an iteration are one, as they may count with their mean."""
 
+    sent: NDArray[np.int64]
     number: NDArray[np.int64]
+    """Of those that are known."""
     quickest_s: Floats
     """nan where none is known."""
     quartiles_s: Floats
@@ -160,7 +164,7 @@ def _shared(extra_s: Floats, rows: Table, twin: Table, sites: Sequence[str]) -> 
         size = round(float(twin["wire_bytes"][index]))
         return (*ends, size, *(int(row[name]) for name in ("job", "iteration", "kind")))
 
-    collectives = np.flatnonzero(np.isin(rows["kind"], (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE))).tolist()
+    collectives = np.flatnonzero(np.isin(rows["kind"], COLLECTIVES)).tolist()
     shared_s = extra_s.copy()
     for mine in grouped((of(index), index) for index in collectives).values():
         shared_s[mine] = extra_s[mine].mean()
@@ -259,11 +263,13 @@ def by_iteration(times: MessageTimes, iterations: Sequence[int]) -> list[Floats]
 def known_by_iteration(times: MessageTimes, iterations: Sequence[int]) -> list[KnownTimes]:
     """Per flow, in the order of `by_flow`: what its messages took in each of these iterations."""
     rows, found = times.rows, []
-    for (_, mine), quartiles_s in zip(_flows(rows), by_iteration(times, iterations), strict=True):
-        known = mine & ~np.isnan(times.extra_s)
-        each = [times.extra_s[known & (rows["iteration"] == iteration)] for iteration in iterations]
-        quickest_s = np.array([one.min() if len(one) else np.nan for one in each])
-        found.append(KnownTimes(np.array(list(map(len, each)), np.int64), quickest_s, quartiles_s))
+    for ((_, _, kind), mine), quartiles_s in zip(_flows(rows), by_iteration(times, iterations), strict=True):
+        each = [times.extra_s[mine & (rows["iteration"] == iteration)] for iteration in iterations]
+        known = [values[~np.isnan(values)] for values in each]
+        most = 1 if kind in COLLECTIVES else None
+        sent, number = (np.array([len(values[:most]) for values in some], np.int64) for some in (each, known))
+        quickest_s = np.array([values.min() if len(values) else np.nan for values in known])
+        found.append(KnownTimes(sent, number, quickest_s, quartiles_s))
     return found
 
 

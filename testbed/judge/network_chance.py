@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.judge.messages import FlowMessages, KnownTimes
+from testbed.judge.messages import KnownTimes
 from testbed.thresholds import CHANCE_OF_LOSSES, CHANGE_SHIFT_VIRTUAL_S
 
 Floats = NDArray[np.float64]
@@ -34,7 +34,7 @@ class FlowChance(NamedTuple):
         """By how much messages of an iteration may be late or early."""
         return CHANGE_SHIFT_VIRTUAL_S + self.jitter_s + self.order_s
 
-    def shift_s(self, flow: FlowMessages, known: KnownTimes) -> Floats:
+    def shift_s(self, known: KnownTimes) -> Floats:
         """Per iteration, by how much messages were late or early, if by more than may be; else 0, and nan where nothing
         is known. Early are half of all. Late is a quarter of all, and on a way that loses packets even the quickest,
         unless losses may well have touched as many."""
@@ -42,7 +42,7 @@ class FlowChance(NamedTuple):
         late_s, early_s = known.quickest_s if loses else known.quartiles_s[2], known.quartiles_s[1]
         shift_s = np.where(np.isnan(known.quickest_s), math.nan, 0.0)
         for far, by_s in ((late_s > self.limit_s, late_s), (early_s < -self.limit_s, early_s)):
-            if at_least(int(known.number[far].sum()), flow.messages, self.touched) < CHANCE_OF_LOSSES:
+            if at_least(int(known.number[far].sum()), int(known.sent.sum()), self.touched) < CHANCE_OF_LOSSES:
                 shift_s[far] = by_s[far]
         return shift_s
 

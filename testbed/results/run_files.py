@@ -19,7 +19,7 @@ from testbed.judge.messages import Likeness, MessageTimes, message_times
 from testbed.model.replay import MeasuredIterations, freely_on_the_way_s, on_the_way_s
 from testbed.plan.events import at_work, trained, trainings
 from testbed.plan.exchange import sites_of
-from testbed.plan.network_chance import left_to_chance
+from testbed.plan.left_to_chance import left_to_chance
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Plan
 from testbed.planning import file

@@ -77,8 +77,7 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         results.save_json("profile.json", profiled.document)
         plan, running = profiled.plan, replace(running, ranges={})  # other times, other ranges
     results.references = references
-    again = session.again if plan.clock.name == "real" else 0  # in a guest nobody else is at work
-    repeated = RepeatedTraining(running, profiled.rows if profiled else (), again)
+    repeated = RepeatedTraining(running, profiled.rows if profiled else (), session.again)
     costs: dict[tuple[int, ...], Sequence[MessageCosts] | None] = {}
     judged: list[JudgedCase] = []
     reports: list[dict[str, Any]] = []

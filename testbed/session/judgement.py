@@ -14,14 +14,15 @@ from testbed.judge.comparison import Beside, MeasuredCase
 from testbed.judge.evidence import CaseEvidence, judge
 from testbed.judge.fidelity import NetworkEvidence, SlotsEvidence
 from testbed.judge.iterations import IterationRow
-from testbed.judge.messages import FlowMessages, MessageTimes, by_flow
+from testbed.judge.messages import COLLECTIVES, FlowMessages, MessageTimes, by_flow
 from testbed.judge.network_metric import CaseFairness
 from testbed.judge.witnesses import disturbed
 from testbed.model.host_prediction import predict_on_host
 from testbed.plan import memory_bytes
 from testbed.plan.events import swaps
+from testbed.plan.exchange import sites_of
+from testbed.plan.left_to_chance import chances_of_pairs
 from testbed.plan.microbatches import job_in
-from testbed.plan.network_chance import chances_of_pairs
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import directions_of_pairs, super_packets_s
 from testbed.planning.drawn_iterations import rank_changes
@@ -184,17 +185,27 @@ def _chance(
     early = all(trained.load.receives == "early" for trained in case.jobs)
     if not (alone and early and plan.clock.name == "virtual" and job.job.workload.pacing is not None):
         return {"jitter_s": [], "losses_touch": []}
-    first, rows, flows = job.job.mesh.first_rank, job.predicted.messages, by_flow(times, job.job.mesh.first_rank)
+    flows = by_flow(times, job.job.mesh.first_rank)
     pairs = [(flow.source_rank, flow.target_rank) for flow in flows]
     chances = chances_of_pairs(plan, case.case, pairs, link_events_of(plan, case.case))
-    ways = [
-        (flow.kind, *way) for flow, way in zip(flows, directions_of_pairs(plan, case.case, pairs), strict=True)
-    ]  # what replicas send each other over one link counts with its mean
-    touched = []
-    for (source, target), way, chance in zip(pairs, ways, chances, strict=True):
-        mine = (rows["source_rank"] == source - first) & (rows["target_rank"] == target - first)
-        touched.append(chance.touches(ways.count(way) * float(rows["wire_bytes"][mine].max())))
+    each = zip(chances, _counted_bytes(job, flows), strict=True)
+    touched = [chance.touches(wire_bytes) for chance, wire_bytes in each]
     return {"jitter_s": [chance.jitter_s for chance in chances], "losses_touch": touched}
+
+
+def _counted_bytes(job: TrainedJob, flows: Sequence[FlowMessages]) -> list[float]:
+    """Per flow, the most bytes on the wire that one of its times is of: those of a message; of collectives between two
+    datacenters, whose messages count with their mean, those of all together."""
+    rows, first, sites = job.predicted.messages, job.job.mesh.first_rank, np.array(sites_of(job.job))
+    sizes, ends = rows["wire_bytes"], (sites[rows["source_rank"]], sites[rows["target_rank"]])
+    found = []
+    for source, target, kind in ((flow.source_rank - first, flow.target_rank - first, flow.kind) for flow in flows):
+        code = MESSAGE_KINDS.index(kind)
+        alike = (ends[0] == sites[source]) & (ends[1] == sites[target]) & (rows["kind"] == code)
+        own = alike & (rows["source_rank"] == source) & (rows["target_rank"] == target)
+        together = np.bincount(rows["iteration"][alike], sizes[alike]) if code in COLLECTIVES else sizes[own]
+        found.append(float(together.max()))
+    return found
 
 
 def _slots(case: TrainedCase) -> dict[str, Any] | None:

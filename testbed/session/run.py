@@ -187,8 +187,9 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
     running = Running(LabAccounts(lab, live.background), live.loop, live.results, reporter, real_time, witness, *shared)
     without_shaping = partial(control.measure, running, lab) if live.options.control else None
     reconnect = None if plan.enforcement == "ports" else partial(live.standing.reconnect, live.loop, worlds, connecting)
-    again, strict = live.options.again, live.options.strict
-    return StartedSession(running, routes, live.identity, manifest, without_shaping, again, reconnect, strict)
+    again = live.options.again if plan.clock.name == "real" else 0  # nobody else is at work in a guest
+    how = without_shaping, again, reconnect, live.options.strict
+    return StartedSession(running, routes, live.identity, manifest, *how)
 
 
 def _pinned(plan: Plan, live: _Live) -> Pinning:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testbed.judge.messages import FlowMessages, KnownTimes
+from testbed.judge.messages import KnownTimes
 from testbed.judge.network_chance import FlowChance, at_least
-from testbed.plan.network_chance import Chance, chances_of_pairs, left_to_chance
+from testbed.plan.left_to_chance import Chance, chances_of_pairs, left_to_chance
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import make_plan, with_cases
 from testbed.planning.schedules import choose, make
@@ -39,13 +39,12 @@ def drawn(draw: np.random.Generator, *, lost: float, jitter_s: float, shift_s: f
         number.append(len(known))
         quickest.append(known[0])
         quartiles.append(known[(len(known) - 1) * np.arange(1, 4) // 4])
-    return KnownTimes(np.array(number), np.array(quickest), np.array(quartiles).T)
+    return KnownTimes(np.full(ITERATIONS, EACH), np.array(number), np.array(quickest), np.array(quartiles).T)
 
 
 def moved(known: KnownTimes, chance: FlowChance) -> list[int]:
     """In which iterations."""
-    flow = FlowMessages(0, 1, "activation", ITERATIONS * EACH, int(known.number.sum()), 0, *[None] * 6)
-    return np.flatnonzero(np.nan_to_num(chance.shift_s(flow, known)) != 0).tolist()
+    return np.flatnonzero(np.nan_to_num(chance.shift_s(known)) != 0).tolist()
 
 
 @pytest.mark.parametrize("jitter_s", [0.0, 3e-3])
