@@ -22,7 +22,7 @@ from typing import NamedTuple
 from harness import boots, options, report
 from harness.options import ROOT
 from harness.record import Claim, Topic, finish
-from harness.rows import Comparison
+from harness.rows import Comparison, Row
 
 from testbed.model.compiled import makespan
 from testbed.plan.costs import problem
@@ -159,33 +159,43 @@ def main() -> int:
     options.add_out(parser, "injected-changes")
     asked = parser.parse_args()
     changes = [Change(kind, float(at)) for kind, at in product(asked.kinds.split(","), asked.moments.split(","))]
-    claims, clocks, places = [], asked.clock.split(","), []
-    for clock, name in product(clocks, asked.plans.split(",")):
-        place = f"{clock}-{name}"
-        found = boots.comparison_of(asked.out / place) if asked.recorded else measured(clock, name, changes, asked.out)
-        taken = boots.collected(asked.out, {place: found}, {}, today=asked.recorded)
-        claims.append(judged(taken, clock, name, changes))
-        places.append(asked.out / place)
+    claims, clocks, plans = list[Claim](), asked.clock.split(","), asked.plans.split(",")
+    alike = [[name for name in plans if (name in BY_CHANCE) == by_chance] for by_chance in (False, True)]
+    for clock, names in product(clocks, filter(None, alike)):
+        limit = CHANCE_LIMIT if clock == "virtual" and BY_CHANCE.issuperset(names) else LIMITS[clock]
+        rows = list[Row]()
+        for name in names:
+            place = f"{clock}-{name}"
+            found = (
+                boots.comparison_of(asked.out / place) if asked.recorded else measured(clock, name, changes, asked.out)
+            )
+            taken = boots.collected(asked.out, {place: found}, {}, today=asked.recorded)
+            rows += shown(taken, place, changes)
+        claims.append(judged(rows, clock, names, limit, len(names) * len(changes)))
+    places = [asked.out / f"{clock}-{name}" for clock, name in product(clocks, plans)]
     return finish(asked, Topic.TRUTH, claims, clock=" ".join(clocks), directories=places)
 
 
-def judged(taken: boots.Taken, clock: str, name: str, changes: Sequence[Change]) -> Claim:
-    """Print what came of a plan's changes; that none is trusted and off."""
-    labels = {change.label for change in changes}
-    limit = CHANCE_LIMIT if clock == "virtual" and name in BY_CHANCE else LIMITS[clock]
+def shown(taken: boots.Taken, place: str, changes: Sequence[Change]) -> list[Row]:
+    """Print what came of a plan's changes; the rows of these."""
+    labels, cells = {change.label for change in changes}, []
     rows = [row for row in taken.rows if row.found["label"] in labels]
-    wrong = [row for row in rows if row.trusted and row.missed > limit]
-    cells = []
     for row in rows:
         said = [*row.found["reasons"][-1:], *(f"noted: {note}" for note in row.found["notes"])]
         cells.append((row.label, f"{row.error:+.3%}", "yes" if row.trusted else "no", said[0] if said else ""))
-    report.show_table(f"{clock} clock, {name}", ("change", "error", "trusted", "named"), cells)
+    report.show_table(place, ("change", "error", "trusted", "named"), cells)
+    return rows
+
+
+def judged(rows: Sequence[Row], clock: str, names: Sequence[str], limit: float, asked: int) -> Claim:
+    """That none of some plans is trusted and off by more than a limit."""
+    wrong = [row for row in rows if row.trusted and row.missed > limit]
     trusted = sum(row.trusted for row in rows)
     got = f"{len(wrong)} trusted and off{': ' if wrong else ''}{', '.join(row.label for row in wrong)}"
     got += f"; {trusted} of {len(rows)} runs trusted"
-    what = f"link, interface or rank that changes in a run of plan `{name}`, {clock} clock"
-    asked, fine = f"none trusted beyond {limit:.1%}", bool(rows) and not wrong
-    return Claim(what, asked, got, fine, float(len(wrong)), "runs", len(rows), len(changes))
+    what = f"link, interface or rank that changes in a run ({', '.join(names)}), {clock} clock"
+    wanted, fine = f"none trusted beyond {limit:.1%}", bool(rows) and not wrong
+    return Claim(what, wanted, got, fine, float(len(wrong)), "runs", len(rows), asked)
 
 
 if __name__ == "__main__":

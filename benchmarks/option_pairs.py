@@ -63,8 +63,10 @@ FORESEEN = (
     "iteration times spread by",
     "something changed in iterations",
     "of the actions did not fit into their slots",
+    "longer than the slot",
 )
-"""Why a row is rightly not trusted where packets are lost, or where tensor ranks send more than a slot has room for."""
+"""Why a row is rightly not trusted where packets are lost, which workers that connect again send as well, or where
+tensor ranks send more than a slot has room for."""
 
 
 class Cell(NamedTuple):

@@ -334,7 +334,8 @@ def _baseline_parts(case: CaseEvidence) -> list[FlowParts]:
 def _unexplained_parts(case: CaseEvidence) -> list[FlowParts]:
     packets_s = case.super_packets_s or [0.0] * len(case.flows)
     each = zip(case.jitter_s, case.losses_touch, packets_s, strict=True)
-    chances = [FlowChance(jitter_s, touched, ORDER_PACKETS * packet_s) for jitter_s, touched, packet_s in each]
+    # what is late or lost meets others on links at other times than predicted
+    chances = [FlowChance(jitter_s, touched, 2 * ORDER_PACKETS * packet_s) for jitter_s, touched, packet_s in each]
     shifts = [chance.shift_s(known) for chance, known in zip(chances, case.known_times, strict=True)]
     return _parts(case, shifts, [chance.limit_s for chance in chances])
 

@@ -14,6 +14,7 @@ from testbed.plan.background import carried_bytes
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Plan
 from testbed.plan.state_exchange import StateTraffic
+from testbed.plan.timeline import LinkEvent
 from testbed.plan.traffic import PlannedTraffic, planned_traffic
 from testbed.planning.training_prediction import link_events_of
 
@@ -151,10 +152,11 @@ def _of_all(plan: Plan, case: Case, iterations: Mapping[int, int]) -> list[Plann
 
 
 def lossless(plan: Plan, case: Case) -> bool:
-    """Whether the plan asks for a network that loses nothing."""
+    """Whether the plan asks for a network that loses nothing, in any of its cases: where it is to lose some in one, TCP
+    sends again early in all, also what only waits in a queue (Metrics)."""
     if plan.transport != "otn-lossless" or any(link.loss for link in network_at(plan, case).links):
         return False
-    return not any(event.loss for event in link_events_of(plan, case))
+    return not any(isinstance(event, LinkEvent) and event.loss for event in plan.events)
 
 
 def jitters(plan: Plan, case: Case) -> bool:

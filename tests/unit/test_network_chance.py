@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +18,14 @@ from testbed.plan.plan import Plan
 from testbed.planning.resolve import make_plan, with_cases
 from testbed.planning.schedules import choose, make
 from testbed.planning.training_prediction import link_events_of
+from testbed.session.network_accounts import lossless
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload
 
 ITERATIONS, EACH = 10, 6
 WORKLOAD = Path(__file__).parents[2] / "workloads/tiny-gpt-pp4.yaml"
-LINKS = [
+LINKS: Sequence[Mapping[str, Any]] = [
     {"between": ["a", "b"], "delay": "5 ms", "rate": "100 Mbit/s", "forward": {"jitter": "1 ms", "loss": "1 %"}},
     {"between": ["b", "c"], "delay": "9 ms", "rate": "100 Mbit/s", "jitter": "2 ms", "loss": "2 %"},
 ]
@@ -79,9 +83,9 @@ def test_how_likely_so_many_are(count: int, of: int, chance: float) -> None:
     assert at_least(count, of, chance) == pytest.approx(sum(each))
 
 
-def plan_of(*events: str) -> Plan:
+def plan_of(*events: str, links: Sequence[Mapping[str, Any]] = LINKS) -> Plan:
     """Three stages at three datacenters in a row."""
-    topology = {"name": "t", "datacenters": {name: {"nodes": 1} for name in "abc"}, "links": LINKS, "events": [*events]}
+    topology = {"name": "t", "datacenters": {name: {"nodes": 1} for name in "abc"}, "links": links, "events": [*events]}
     settings = {
         "placement": "[a/0, b/0, c/0]",
         "parallelism": "{pipeline: 3}",
@@ -103,6 +107,16 @@ def test_chance_adds_up_along_a_route_and_is_that_of_the_worst_time() -> None:
     later = plan_of("link a--b loss 30 % at iteration 2", "link a--b jitter 4 ms at iteration 3")
     found = chances_of_pairs(later, later.cases[0], pairs[:2], link_events_of(later, later.cases[0]))
     assert found == [pytest.approx(Chance(4e-3, 0.3))] * 2
+
+
+def test_where_one_case_loses_packets_no_case_is_on_a_lossless_network() -> None:
+    """TCP sends again early in all of them, as the routes have no floor for its timeouts: also what only waits."""
+    steady = [{name: value for name, value in link.items() if name not in ("loss", "forward")} for link in LINKS]
+    plan = plan_of(links=steady)
+    assert lossless(plan, plan.cases[0])
+    assert not lossless(plan_of(), plan_of().cases[0])
+    later = plan_of("link b--c loss 1 % at iteration 2", links=steady)
+    assert not lossless(later, replace(later.cases[0], alone="tiny-gpt-pp4"))
 
 
 def test_losses_touch_messages_by_their_packets() -> None:
