@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from testbed.plan.flows import flows_of
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.rank_routes import RankRoutes
-from testbed.planning.resolve import flows_of
 
 
 def ranks_of(job: Job, replicas: Sequence[int]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from testbed.files import json_object, read_text, saving
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, events, routes
 from testbed.plan.background import check_background
+from testbed.plan.flows import flows_of
 from testbed.plan.microbatches import require_microbatches
 from testbed.plan.network_state import NetworkState, network_at, planned
 from testbed.plan.plan import MOST_STARTS, Adaptation, Case, Flow, Job, JobSchedule, Network, Plan, Route
@@ -186,6 +187,16 @@ def check(plan: Plan, source: str) -> None:
         _check_continuation(case, source, f"cases.{number}.continues")
         _check_alone(plan, number, source, f"cases.{number}.alone_of")
         _check_case(plan, case, source, f"cases.{number}")
+    _check_flows(plan, source)
+
+
+def _check_flows(plan: Plan, source: str) -> None:
+    """That all are there which ranks need under the schedules of any case."""
+    there = set(plan.flows)
+    for number, job in enumerate(plan.jobs if plan.cases else ()):
+        for flow in flows_of(job, [case.jobs[number].stage_to_rank for case in plan.cases]):
+            expected = f"one of {flow.kind.value} from rank {flow.source} to {flow.target}, which {job.name} sends"
+            require(flow in there, source, "flows", f"{len(there)} flows", expected)
 
 
 def _check_adaptation(plan: Plan, adaptation: Adaptation, source: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, count, pairwise, permutations, product
+from itertools import chain, count, pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -12,12 +12,11 @@ from testbed.errors import BadInput, naming_files, require
 from testbed.full_scale import similitude
 from testbed.full_scale.similitude import Scales
 from testbed.pipeline.ir import Row, Schedule
-from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, framing, routes
 from testbed.plan.background import DATAGRAM_BYTES, check_background, every_s, most_bps
 from testbed.plan.events import check_events
-from testbed.plan.exchange import exchange_at
+from testbed.plan.flows import flows_of
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
 from testbed.plan.network_state import changed_directions, planned
@@ -25,7 +24,6 @@ from testbed.plan.plan import (
     Background,
     Case,
     Clock,
-    Flow,
     Framing,
     Job,
     JobSchedule,
@@ -34,7 +32,6 @@ from testbed.plan.plan import (
     NodeLimit,
     Plan,
     Route,
-    TrafficKind,
 )
 from testbed.plan.recovery import cuts_off
 from testbed.plan.timeline import Event, LinkEvent
@@ -384,28 +381,6 @@ def job_schedule(job: Job, choice: ScheduleChoice, made: Generated | None) -> Jo
     """What a job does in a case: what was made, or None where only a run can make it."""
     rows, proof, remarks = (made.schedule.rows, made.proof, made.remarks) if made else (None, None, ())
     return JobSchedule(choice, costs.stages_of(job, choice), rows, proof, remarks)
-
-
-def flows_of(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
-    """What the ranks of a job exchange under any of these placements; neighbours always (a profile's messages)."""
-    found: dict[Flow, None] = {}
-    mesh = job.mesh
-    for stages in dict.fromkeys([*placements, stage_to_rank(Placement.UD, mesh.pp)]):
-        for replica, tensor_rank in product(range(mesh.dp), range(mesh.tp)):
-            ranks = mesh.pipeline(replica, tensor_rank)
-            for a, b in pairwise(stages):
-                if a != b:
-                    found[Flow(ranks[a], ranks[b], TrafficKind.ACTIVATION)] = None
-                    found[Flow(ranks[b], ranks[a], TrafficKind.GRADIENT)] = None
-    if mesh.dp > 1:
-        for rank, tensor_rank in product(range(mesh.pp), range(mesh.tp)):
-            members, exchange = mesh.counterparts(rank, tensor_rank), exchange_at(job, rank)
-            for step in (*exchange.gather, *exchange.reduction):
-                found[Flow(members[step.source], members[step.target], TrafficKind.DATA_PARALLEL)] = None
-    for replica, rank in product(range(mesh.dp), range(mesh.pp)):
-        for source, target in permutations(mesh.tensor_ranks(replica, rank), 2):
-            found[Flow(source, target, TrafficKind.TENSOR_PARALLEL)] = None
-    return tuple(found)
 
 
 LEAST_DISTANCE_S = 200e-6

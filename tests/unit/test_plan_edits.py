@@ -63,6 +63,15 @@ def test_what_no_file_could_say_is_refused_by_its_name(text: str, field: str, va
         file.from_json(json.dumps(tree), "plan.json")
 
 
+@pytest.mark.parametrize(("flow", "field", "value"), [(0, "target", 0), (1, "source", 2), (2, "kind", "gradient")])
+def test_a_plan_without_a_flow_that_its_ranks_need_is_refused(text: str, flow: int, field: str, value: object) -> None:
+    """Such a plan was predicted, and its run ended in a worker's traceback."""
+    document = json.loads(text)
+    document["flows"][flow][field] = value
+    with pytest.raises(BadInput, match=r"flows"):
+        file.from_json(json.dumps(document), "plan.json")
+
+
 def test_a_setting_of_nothing_is_an_error_or_nothing(tmp_path: Path) -> None:
     for key in ("lab", "full_scale", "parallelism"):
         for workload in ("tiny-gpt-pp4", "paper-llama2-13b"):
