@@ -44,13 +44,13 @@ import numpy as np
 from harness import options
 from harness.record import Topic, each, finish
 
-from testbed.model.lower import Load, Receives, lower
+from testbed.model.lower import Load, lower
 from testbed.model.program import FREE, NONE, Program
 from testbed.model.simulate import run
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_side
 from testbed.pipeline.link import LinkChange, LinkCost, Stream, StreamSpan
-from testbed.pipeline.problem import Exchanged, PipelineRoutes, Problem, Transfer, uniform
+from testbed.pipeline.problem import Exchanged, PipelineRoutes, Problem, Receives, Transfer, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
 Number = int | Fraction

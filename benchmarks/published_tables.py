@@ -25,9 +25,8 @@ from harness.options import ROOT
 from harness.record import Claim, Topic, finish
 from harness.report import show_table
 
-from testbed.model.lower import Receives
 from testbed.model.simulate import makespan
-from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.problem import Problem, Receives, uniform
 from testbed.plan.costs import KEPT_WHEN_RECOMPUTING
 from testbed.progress import Lines
 from testbed.schedule.registry import FAMILIES, Generated, generate_proven

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +15,10 @@ from testbed.model.rows import Rows
 from testbed.pipeline import action_columns
 from testbed.pipeline.collectives import CollectiveMessage
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.problem import NO_CARD, Problem
+from testbed.pipeline.problem import NO_CARD, Problem, Receives
 from testbed.trace.tables import ALL_GATHER, MESSAGE_KINDS, NOTICE
 
 Floats = NDArray[np.float64]
-
-Receives = Literal["early", "late", "late-free-notice"]
-"""When a receive is posted: a step ahead, or when its rank reaches the action.
-
-Gloo's notice of that crosses the network like any message; a free notice takes no time, as where delay is injected into
-the data alone (CrossPipe, appendix F.1)."""
 
 
 class Load(NamedTuple):

@@ -14,7 +14,7 @@ class ScheduleModel:
     """Says what `simulate.makespan` says, of schedules for the same microbatches and stages on ranks."""
 
     def __init__(self, problem: Problem, any_schedule: Schedule) -> None:
-        self._tick, (load,) = jobs_in_ticks([Load(problem, any_schedule)])
+        self._tick, (load,) = jobs_in_ticks([Load(problem, any_schedule, 0.0, problem.receives)])
         self._problem, self._microbatches = load.problem, any_schedule.n_microbatches
         self._columns = columns_of([load])
         self._program = self._columns.program(load.problem)

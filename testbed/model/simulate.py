@@ -13,12 +13,12 @@ import numpy as np
 
 from testbed.files import user_cache
 from testbed.model import execute as plain
-from testbed.model.lower import Load, Receives, lower, shared_by
+from testbed.model.lower import Load, lower, shared_by
 from testbed.model.program import NONE, Program
 from testbed.model.program_columns import RowNames
 from testbed.model.state import Times
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.problem import Problem
+from testbed.pipeline.problem import Problem, Receives
 from testbed.pipeline.ticks import in_ticks, tick_s
 from testbed.trace.tables import ACTION, KINDS, MESSAGE, Table, Trace, rows
 
@@ -36,14 +36,14 @@ class DeadlockError(RuntimeError):
     """The schedule waits for itself; `validate` says where."""
 
 
-def simulate(problem: Problem, schedule: Schedule, *, receives: Receives = "early") -> Trace:
+def simulate(problem: Problem, schedule: Schedule, *, receives: Receives | None = None) -> Trace:
     """The predicted trace of one iteration of one job, all its replicas.
 
     `receives="late"` adds gloo's rendezvous: a receive is posted when its rank reaches the action, and the message does
     not leave before the notice of that has crossed the network; `late-free-notice` is the same with a notice that takes
-    no time. Raises DeadlockError when the schedule cannot finish.
+    no time; None: as the problem has it. Raises DeadlockError when the schedule cannot finish.
     """
-    return simulate_jobs([Load(problem, schedule, 0.0, receives)])
+    return simulate_jobs([Load(problem, schedule, 0.0, receives or problem.receives)])
 
 
 def simulate_jobs(loads: Sequence[Load]) -> Trace:
@@ -139,10 +139,11 @@ def _machine_code_is_kept() -> bool:
 
 
 def makespan(
-    problem: Problem, schedule: Schedule, *, receives: Receives = "early", compiled: bool | None = None
+    problem: Problem, schedule: Schedule, *, receives: Receives | None = None, compiled: bool | None = None
 ) -> float:
-    """Seconds from the common start to the last end or reduction on any rank. Raises DeadlockError."""
-    tick, counted = jobs_in_ticks([Load(problem, schedule, 0.0, receives)])
+    """Seconds from the common start to the last end or reduction on any rank; None: with receives as the problem has
+    them. Raises DeadlockError."""
+    tick, counted = jobs_in_ticks([Load(problem, schedule, 0.0, receives or problem.receives)])
     program, _ = lower(counted)
     return seconds_of(program, tick, schedule.name, compiled=compiled)
 

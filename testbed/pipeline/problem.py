@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, product
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from testbed.pipeline.collectives import NO_COLLECTIVE, Collective
 from testbed.pipeline.ir import Action, Kind
@@ -80,6 +80,13 @@ class PipelineRoutes(NamedTuple):
         return self.routes.get((source_rank, target_rank), ())
 
 
+Receives = Literal["early", "late", "late-free-notice"]
+"""When a receive is posted: a step ahead, or when its rank reaches the action.
+
+Gloo's notice of that crosses the network like any message; a free notice takes no time, as where delay is injected into
+the data alone (CrossPipe, appendix F.1)."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """P ranks, S stages, M microbatches, durations, memory and links.
@@ -146,6 +153,8 @@ class Problem:
     tensor: int = 1
     """How many tensor ranks share every stage of a replica: as many pipelines, one behind the other, that run the same
     schedule. An action begins on all of them when all have their input."""
+    receives: Receives = "early"
+    """When ranks post receives: what searches judge their schedules by."""
     numbers: tuple[tuple[int, ...], ...] = ()
     """Per pipeline, the numbers of its ranks among those of the job; empty: one pipeline's after the other's."""
     all_gather: tuple[Collective, ...] = ()

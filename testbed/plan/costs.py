@@ -219,6 +219,7 @@ def _problem(
         unnoticed_wait_s=host.unnoticed_wait_s if workload.pacing else 0.0,
         tie_s=host.tie_s,
         notice_bytes=host.notice_bytes,
+        receives=workload.receives,
         all_gather=tuple(gather for gather, _ in exchanged if gather.steps),
         reductions=tuple(reduction for _, reduction in exchanged),
     )

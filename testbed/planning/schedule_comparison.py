@@ -186,7 +186,6 @@ def _with_any_memory(
     Where no rank's limit is below all microbatches they have that already, and nothing is made again; nor where the
     schedule takes no longer than the bound for any memory.
     """
-    receives = plan.jobs[0].workload.receives
     roomy = {
         choice.label: problem.with_memory(float(problem.n_microbatches))
         for choice in choices
@@ -196,7 +195,7 @@ def _with_any_memory(
     }
     bounds = bounds_of(roomy)
     tasks = [
-        ScheduleRequest(_briefly(choice), roomy[choice.label], receives)
+        ScheduleRequest(_briefly(choice), roomy[choice.label])
         for choice in choices
         if choice.label in roomy and seconds[choice.label] > bounds[choice.label].seconds * (1 + _AT_BOUND)
     ]

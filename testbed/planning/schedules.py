@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from testbed.errors import BadInput, DoesNotFit
 from testbed.full_scale.similitude_bound import ideal
-from testbed.model.lower import Load, Receives
+from testbed.model.lower import Load
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.problem import Problem
+from testbed.pipeline.problem import Problem, Receives
 from testbed.pipeline.validate import OverMemory
 from testbed.plan import costs, counts
 from testbed.plan.plan import Case, Job, Plan
@@ -171,7 +171,6 @@ def candidates(
     """
     from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each
 
-    receives = plan.jobs[job].workload.receives
     source = source or plan.jobs[job].workload.name
     tasks: dict[str, ScheduleRequest] = {}
     left_out: dict[str, str] = {}
@@ -179,7 +178,7 @@ def candidates(
         try:
             # made for full scale, where there is one: the same schedule at every scale of the lab
             problem = ideal(plan, plan.jobs[job], costs.problem(plan, choice, job=job))
-            tasks[choice.label] = ScheduleRequest(choice, problem, receives, judge)
+            tasks[choice.label] = ScheduleRequest(choice, problem, judge)
         except DoesNotFit as error:
             left_out[choice.label] = _why(source, plan.jobs[job], choice, str(error), over_memory=False)
     found, over_memory = [], set()

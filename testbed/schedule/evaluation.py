@@ -12,7 +12,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from testbed.errors import BadInput, DoesNotFit
-from testbed.model.lower import Receives
 from testbed.model.simulate import makespan
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
@@ -35,7 +34,6 @@ class ScheduleRequest(NamedTuple):
 
     choice: ScheduleChoice
     problem: Problem
-    receives: Receives
     judge: bool = True
 
 
@@ -116,7 +114,7 @@ def _generate(task: ScheduleRequest, watch: Watch | None = None) -> PredictedSch
         return Misfit(str(error), isinstance(error, OverMemory))
     except BadInput as error:
         return _Refused(str(error))
-    seconds = makespan(task.problem, generated.schedule, receives=task.receives) if task.judge else math.nan
+    seconds = makespan(task.problem, generated.schedule) if task.judge else math.nan
     return PredictedSchedule(generated, seconds)
 
 

@@ -342,7 +342,7 @@ def _route(problem: Problem, message: Message) -> tuple[tuple[int, ...], float]:
 
 def _starts(problem: Problem, schedule: Schedule) -> dict[Any, float]:
     """When the event model starts every action, and under (message, hop) every message on every link; seconds."""
-    timeline = simulate(problem, schedule)
+    timeline = simulate(problem, schedule, receives="early")
     at: dict[Any, float] = {}
     first = {problem.number(0, rank) for rank in range(problem.n_ranks)}  # the first pipeline's ranks
     mine = (row for row in timeline.actions if int(row["rank"]) in first)

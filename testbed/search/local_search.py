@@ -62,7 +62,7 @@ class _Climb:
 
     def __init__(self, problem: Problem, schedule: Schedule, seed: int) -> None:
         self.problem, self.schedule, self.seed = problem, schedule, seed
-        self.program, _ = lower([Load(problem, schedule)])
+        self.program, _ = lower([Load(problem, schedule, 0.0, problem.receives)])
         self.actions = [action for _, action in schedule.actions()]
         codes = {kind: code for code, kind in enumerate(KINDS)}
         self.fixed = (

@@ -27,7 +27,7 @@ class OrderEvaluator:
     """The event model for one problem; every schedule has the same whole F, I and W blocks, in an order of its own."""
 
     def __init__(self, problem: Problem, any_schedule: Schedule) -> None:
-        self.program, _ = lower([Load(problem, any_schedule)])
+        self.program, _ = lower([Load(problem, any_schedule, 0.0, problem.receives)])
         order = np.concatenate(coded(any_schedule))
         self.place = np.empty(len(order), np.int64)
         self.place[order] = np.arange(len(order))

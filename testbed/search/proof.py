@@ -13,7 +13,7 @@ or another order of microbatches, may be faster."""
 
 
 class Proof(NamedTuple):
-    """How good a solver's schedule is known to be, when messages are received early."""
+    """How good a solver's schedule is known to be."""
 
     makespan_s: float
     """By the event model; never above the hint's."""

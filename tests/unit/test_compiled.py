@@ -26,7 +26,7 @@ from testbed.model.compile import cache_directory, compiled_modules
 from testbed.model.compiled import EVENT_MODEL
 from testbed.model.execute import last_end
 from testbed.model.frames import message_number
-from testbed.model.lower import Load, Receives, lower
+from testbed.model.lower import Load, lower
 from testbed.model.machine_code import prune
 from testbed.model.program import NONE, Program
 from testbed.model.schedule_model import ScheduleModel
@@ -36,7 +36,7 @@ from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import Schedule, parse_action
 from testbed.pipeline.link import LinkCost, Stream, StreamSpan
 from testbed.pipeline.placement import Placement, stage_to_rank
-from testbed.pipeline.problem import Problem, Transfer, uniform
+from testbed.pipeline.problem import Problem, Receives, Transfer, uniform
 from testbed.pipeline.ticks import in_ticks
 from testbed.pipeline.validate import validate
 from testbed.schedule import greedy, greedy_compiled

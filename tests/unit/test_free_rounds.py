@@ -21,10 +21,10 @@ from testbed.errors import BadInput
 from testbed.model.compiled import EVENT_MODEL
 from testbed.model.execute import execute
 from testbed.model.free_iterations import free_program, simulate_freely, times_freely
-from testbed.model.lower import Load, Receives
+from testbed.model.lower import Load
 from testbed.model.replay import MeasuredIterations, freely_on_the_way_s
 from testbed.model.simulate import simulate_jobs
-from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.problem import Problem, Receives, uniform
 from testbed.plan.events import own_phase, phases, trained
 from testbed.plan.free_rounds import GAP_S, require_free
 from testbed.plan.plan import Plan

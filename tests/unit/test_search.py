@@ -15,10 +15,12 @@ from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import validate
 from testbed.schedule import search_families as module
+from testbed.schedule.geopipe import geopipe
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.hints import best_hint
 from testbed.schedule.known import fixed_schedules
 from testbed.schedule.one_f_one_b import one_f_one_b
+from testbed.schedule.optimal import solve
 from testbed.schedule.search_families import search, search_chunks
 from testbed.search.incumbent import Standing
 from testbed.search.local_search import MOVES, improve
@@ -115,3 +117,20 @@ def test_no_fixed_schedule_that_fits_is_faster(placement: Placement) -> None:
     fixed = fixed_schedules(fused)
     assert len(fixed) >= 2
     assert makespan(fused, make(fused, evaluations=1)) <= min(makespan(fused, one) for one in fixed)
+
+
+@pytest.mark.parametrize(
+    ("stages_s", "delay_s", "m"), [((5, 25, 14), 100, 7), ((21, 28, 8), 20, 5), ((8, 11, 23), 20, 8)]
+)
+def test_where_receives_are_posted_late_schedules_are_judged_that_way(
+    stages_s: tuple[int, int, int], delay_s: int, m: int
+) -> None:
+    """What is best where they are posted early took up to half as long again as 1F1B or ZB-H1."""
+    forward_s, input_s, weight_s = stages_s
+    early = uniform(4, m, forward_s=forward_s, input_s=input_s, weight_s=weight_s, delay_s=delay_s, memory=8, cuts=(1,))
+    late = replace(early, receives="late")
+    fixed_s = min(makespan(late, one) for one in fixed_schedules(late))
+    assert makespan(late, search(late, evaluations=40)) <= fixed_s < makespan(late, search(early, evaluations=40))
+    assert makespan(late, geopipe(late)) <= makespan(late, one_f_one_b(late))
+    proof = solve(late, best_hint(late, time_limit_s=0.0), time_limit_s=2.0).proof
+    assert proof.bound_s <= proof.makespan_s <= fixed_s

@@ -213,7 +213,7 @@ def test_processes_make_what_this_one_makes(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(evaluation, "WORTH_PROCESSES", 0)
     problem = uniform(4, 8, delay_s=1.0, cuts=(1,), memory=4)
     names = ("gpipe", "1f1b", "crosspipe-greedy")
-    tasks = [ScheduleRequest(ScheduleChoice(schedule=name), problem, "early") for name in names]
+    tasks = [ScheduleRequest(ScheduleChoice(schedule=name), problem) for name in names]
     alone, apart = generate_each(tasks, cores=1), generate_each(tasks, cores=2)
     assert alone == apart
     assert [isinstance(one, PredictedSchedule) for one in apart] == [False, True, True]
@@ -222,7 +222,7 @@ def test_processes_make_what_this_one_makes(monkeypatch: pytest.MonkeyPatch) -> 
 def test_processes_are_kept_within_a_block_and_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "WORTH_PROCESSES", 0)
     problem, before = uniform(4, 8, delay_s=1.0, cuts=(1,), memory=4), multiprocessing.active_children()
-    tasks = [ScheduleRequest(ScheduleChoice(schedule=name), problem, "early") for name in ("1f1b", "crosspipe-greedy")]
+    tasks = [ScheduleRequest(ScheduleChoice(schedule=name), problem) for name in ("1f1b", "crosspipe-greedy")]
 
     def twice() -> list[set[int | None]]:
         found = []
@@ -243,7 +243,7 @@ def test_what_runs_compiled_is_called_where_that_is_at_hand(monkeypatch: pytest.
     """In a kept process if there is one, in this one if not; a block within a block has its processes."""
     monkeypatch.setattr(evaluation, "WORTH_PROCESSES", 0)
     problem = uniform(4, 8, delay_s=1.0, cuts=(1,), memory=4)
-    tasks = [ScheduleRequest(ScheduleChoice(schedule=name), problem, "early") for name in ("1f1b", "crosspipe-greedy")]
+    tasks = [ScheduleRequest(ScheduleChoice(schedule=name), problem) for name in ("1f1b", "crosspipe-greedy")]
     with kept_processes():
         assert in_kept_process(_own_number, 1) == (os.getpid(), 1), "none has been asked for"
         with kept_processes():
