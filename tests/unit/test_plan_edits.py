@@ -68,7 +68,7 @@ def test_a_plan_without_a_flow_that_its_ranks_need_is_refused(text: str, flow: i
     """Such a plan was predicted, and its run ended in a worker's traceback."""
     document = json.loads(text)
     document["flows"][flow][field] = value
-    with pytest.raises(BadInput, match=r"flows"):
+    with pytest.raises(BadInput, match=r"flows|routes"):
         file.from_json(json.dumps(document), "plan.json")
 
 
