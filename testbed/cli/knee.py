@@ -72,7 +72,7 @@ def knee(
     for line in options.warnings(warned):
         reporter.say(line)
     full = max(sweeping.full_bps(plan, choice, links) for choice in choices)
-    rates = sweeping.rates_around(full, points, sweeping.least_bps(plan, links))
+    rates = sweeping.rates_around(full, points, sweeping.least_bps(plan, links), links.name)
     with reporter.solving() as watch, reporter.step("predicting", points + len(choices)) as step:
         found = sweeping.sweep(plan, links, choices, rates, within / 100, step.advance, watch)
     measured = _measured(found, measure, out, wall_limit or 3600.0, reporter) if measure else {}
@@ -147,7 +147,7 @@ def _show(found: Sweep, measured: MeasuredRates, heading: str, within: float, la
         unlimited[f"infinite rate{where}"] = show_ranges(times_s, ranges)
     table = Table(title="beyond which nothing is gained", title_justify="left")
     for number, column in enumerate(("schedule", *unlimited, f"within {within:g}% from", "S/(B tau) = 1 at")):
-        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold", no_wrap=number == 0)
     for knee, *shown in zip(found.knees, *unlimited.values(), strict=True):
         enough = f"beyond {last}" if knee.enough_bps is None else show_rate(knee.enough_bps)
         table.add_row(knee.label, *shown, enough, show_rate(knee.full_bps))

@@ -54,7 +54,7 @@ def parse(
 ) -> Claim:
     """The claim that a text makes of a study with these axes and schedules. Raises ValueError in words.
 
-    `names` has those of topologies, workloads and jobs, by these words; None: any.
+    `names` has those of topologies, workloads and, of cells with several, jobs, by these words; None: any.
     """
     plain = " ".join(text.split())
     for sign, ours in _SIGNS.items():
@@ -116,11 +116,14 @@ def _with_conditions(
     said, separator, where = text.rpartition(" at ")
     if not separator or "=" not in where:
         return text, Conditions(())
-    conditions, known = [], ("topology", "workload", "job", *axes)
+    conditions, of_cells = list[tuple[str, str]](), ("topology", "workload", "job")
+    known = (*(name for name in of_cells if not names or names.get(name)), *axes)
     for part in where.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value or name not in known:
             raise ValueError(f"at NAME=VALUE, where NAME is one of {listed(known)}{meant(name, known)}")
+        if name in dict(conditions):
+            raise ValueError(f"{name} once behind one at")
         if name in axes:
             _require_on(name, axes[name], value)
         elif names and value not in names.get(name, ()):

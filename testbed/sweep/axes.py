@@ -119,7 +119,7 @@ def plan_over(workload: Workload, axis: Axis | None, point: LinkPoint) -> Plan:
         "datacenters": {site: {"nodes": of_one} for site in SITES},
         "links": [{"between": list(SITES), "delay": point.delay_s, "rate": point.rate_bps}],
     }
-    topology = validate(Topology, document, "the link", SI_UNITS)
+    topology = validate(Topology, document, "--delay and --rate", SI_UNITS)
     return make_plan(topology, workload.model_copy(update=changed))
 
 

@@ -155,11 +155,11 @@ def least_bps(plan: Plan, links: Links) -> float:
     return max(taken_bps[index] for index in links.numbers) / MOST_SHARE / links.lab_per_asked
 
 
-def rates_around(full: float, points: int, least: float = 0.0) -> list[float]:
+def rates_around(full: float, points: int, least: float = 0.0, name: str = "") -> list[float]:
     """Rates from a quarter of `full`, or from `least` on, to 32 times `full`, in equal ratios. Raises BadInput where
-    nothing crosses."""
+    nothing crosses the link of this name."""
     if not full:
-        raise BadInput.of("--link", "option", "a link that no message of the pipeline crosses", "one on its way")
+        raise BadInput.of("--link", "option", name, "a link that messages of the pipeline cross")
     first = max(full / 4, least)
     last = max(32 * full, 2 * first)
     return [first * (last / first) ** (number / (points - 1)) for number in range(points)]

@@ -242,11 +242,19 @@ def test_a_claim_that_fails_fails_whoever_is_missing() -> None:
         ("a < 1.2.3 * b", "in place of 1.2.3"),
         ("crossing of a and b between 20 km and 30 km along lat", "as lat has them"),
         ("error of c <= 1 %", "in place of c"),
+        ("a < b at lat=10 ms, lat=20 ms", "lat once"),
     ],
 )
 def test_a_claim_that_nobody_understands_says_what_would_be(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse(text, AXES, ["a", "b"])
+
+
+def test_a_job_is_no_place_of_a_study_whose_jobs_are_alone() -> None:
+    """The table has no job then: the claim spoke of nothing, and was undecided."""
+    names = {"topology": ["t"], "workload": ["w"], "job": []}
+    with pytest.raises(ValueError, match="one of topology, workload, lat"):
+        parse("a < b at job=w", AXES, ["a", "b"], names)
 
 
 def test_columns_that_an_axis_cannot_have_are_those_of_the_table() -> None:
