@@ -70,7 +70,7 @@ def test_one_link_is_swept_or_all_alike() -> None:
     alone = topology.model_copy(update={"name": "alone", "links": []})
     with pytest.raises(BadInput, match="alone: links: got 'none', expected one or more, whose rate is swept"):
         knee.links_of(alone, plan, None)
-    with pytest.raises(BadInput, match="paris--warsaw.*a link that messages of the pipeline cross"):
+    with pytest.raises(BadInput, match=r"paris--warsaw.*a link that messages of the pipeline cross"):
         knee.rates_around(0.0, 5, name="paris--warsaw")
     with pytest.raises(BadInput, match="the same at every rate"):
         knee.choices_of(plan, ["best"])
