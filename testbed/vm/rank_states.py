@@ -21,8 +21,10 @@ class RankStates:
 
     def say(self) -> list[str]:
         """E.g. "rank 2 it 5: waiting": its name and its state."""
-        found = []
-        for pid in (entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+        found, there = [], [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        for pid in self._files.keys() - there:  # or workers who are replaced again and again use up what may be open
+            self._forget(pid)
+        for pid in there:
             try:
                 stat = self._stat(pid)
             except OSError:  # it ended while we looked, or another one has its number now
