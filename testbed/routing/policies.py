@@ -75,6 +75,13 @@ class PolicyChoice:
         """Whether it has such an option."""
         return option in _option_names(self.policy)
 
+    def at_most(self, option: str, value: float) -> PolicyChoice:
+        """The same with no more than that of an option; as it is where it has no such option, or less by itself."""
+        known = inspect.signature(_function(self.policy)).parameters.get(option)
+        if known is None or self.options.get(option, known.default) <= value:
+            return self
+        return PolicyChoice(self.label, self.policy, {**self.options, option: value})
+
     def with_seed(self, seed: int) -> PolicyChoice:
         """The same with that seed."""
         return PolicyChoice(self.label, self.policy, {**self.options, "seed": seed})

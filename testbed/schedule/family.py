@@ -47,6 +47,11 @@ class Family:
         """Options the generator takes beside the problem."""
         return [name for name in list(inspect.signature(self.generate).parameters)[1:] if name != "progress"]
 
+    def default(self, option: str, given: Mapping[str, Any]) -> Any:
+        """What an option is, as given or by default; None where there is no such option."""
+        known = inspect.signature(self.generate).parameters.get(option)
+        return None if known is None else given.get(option, known.default)
+
     def tells_progress(self) -> bool:
         """Whether the generator takes `progress`, who is told how far it has come."""
         return "progress" in inspect.signature(self.generate).parameters

@@ -7,6 +7,7 @@ those whose lower bound is above what is known already. Beside it stands the sam
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -27,6 +28,7 @@ from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import DatacenterSpec, Topology
 from testbed.spec.workload import Workload
 from testbed.sweep.accelerator_split import Split, splits_around
+from testbed.sweep.in_time import in_time
 from testbed.sweep.reshape import shape_of
 from testbed.sweep.variant import (
     Forecast,
@@ -248,7 +250,8 @@ def search(
     """The `top` fastest of all schedules and policies, and what else there is to know of the variants.
 
     A variant whose lower bound is above the last of those is not predicted; with policies all are, since a bound is one
-    on default routes. After `limit_s`, or Ctrl-C, what is left is untried. Raises BadInput.
+    on default routes. After `limit_s`, or Ctrl-C, what is left is untried; solvers and policies that search have no
+    more than that among them. Raises BadInput.
     """
     incumbent: Incumbent[Forecast] = Incumbent(limit_s)
     found, prunable = Found(), all(policy is None for policy in policies)
@@ -260,7 +263,8 @@ def search(
             if prunable and one.bound_s > found.worst_s(top):
                 found.beaten.append(one)
             else:
-                forecasts, unfit = forecast(one.variant, one.plan, one.choices, policies, watch)
+                tried = in_time(one.choices, policies, incumbent.left_s())
+                forecasts, unfit = forecast(one.variant, one.plan, *tried, watch)
                 found.forecasts = ranked([*found.forecasts, *forecasts], given)
                 found.unfit += unfit
                 for each in forecasts:
@@ -286,6 +290,7 @@ def advise(
     and predicted. Raises BadInput, also where nothing of the grid can be.
     """
     given, unfit, prepared = given_variant(workload), list[Unfit](), list[Prepared]()
+    until = time.monotonic() + limit_s
     for variant in grid.variants():
         one = prepare(topology, workload, variant, grid.schedules)
         if isinstance(one, Unfit):
@@ -297,7 +302,7 @@ def advise(
     found.unfit = unfit + found.unfit
     if not found.forecasts:
         raise DoesNotFit(_nothing_fits(workload, found.unfit))
-    return Advice(found, _in_one_datacenter(topology, prepared, given, limit_s))
+    return Advice(found, _in_one_datacenter(topology, prepared, given, until - time.monotonic()))
 
 
 def _nothing_fits(workload: Workload, unfit: Sequence[Unfit]) -> str:

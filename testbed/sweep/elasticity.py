@@ -18,6 +18,7 @@ from testbed.search.incumbent import Watch
 from testbed.spec.topology import DirectionSpec, LinkSpec, Topology
 from testbed.spec.workload import Workload
 from testbed.sweep.advise import planned
+from testbed.sweep.in_time import in_time
 from testbed.sweep.variant import Forecast, forecast, varied, with_hbm
 
 MORE, LESS = 1.1, 0.9
@@ -126,13 +127,21 @@ def _activation_bytes(one: Forecast, rank: int) -> float:
     return counts.activation_bytes(full, rank, one.variant.split.pipeline)
 
 
-def again(topology: Topology, workload: Workload, one: Forecast, watch: Watch | None = None) -> float:
+def again(
+    topology: Topology,
+    workload: Workload,
+    one: Forecast,
+    watch: Watch | None = None,
+    *,
+    limit_s: float = math.inf,
+) -> float:
     """The most that an iteration takes of the same variant, schedule and policy elsewhere; infinite where it no longer
-    fits. `workload` is the variant's. Raises BadInput.
+    fits. `workload` is the variant's; solvers and policies that search have `limit_s` for it. Raises BadInput.
     """
     prepared = planned(topology, one.variant, workload, [one.choice])
     policy = None if one.policy is None else choose(one.policy)
-    forecasts, _ = forecast(one.variant, prepared.plan, prepared.choices, (policy,), watch)
+    tried = in_time(prepared.choices, (policy,), limit_s)
+    forecasts, _ = forecast(one.variant, prepared.plan, *tried, watch)
     return forecasts[0].worst_s if forecasts else math.inf
 
 
@@ -151,24 +160,29 @@ def elasticities(
     After `limit_s` links are left out; those that the forecast's messages cross come before the others. Raises
     BadInput.
     """
-    until = time.monotonic() + limit_s
+    until, links = time.monotonic() + limit_s, _crossed_first(topology, one)
     mine = varied(topology, workload, one.variant)
-    before_s = again(topology, mine, one, watch)
+
+    def asked_again(network: Topology, job: Workload, questions: float) -> float:
+        """With its share of the time left, where so many questions are."""
+        return again(network, job, one, watch, limit_s=(until - time.monotonic()) / questions)
+
+    before_s = asked_again(topology, mine, 2 + 2 * len(links))
     roomier, factor = with_more_memory(mine, one)
-    found = [Elasticity("memory", "", factor, before_s, again(topology, roomier, one, watch))]
+    found = [Elasticity("memory", "", factor, before_s, asked_again(topology, roomier, 1 + 2 * len(links)))]
     tell(None)
-    for name in _crossed_first(topology, one):
+    for number, name in enumerate(links):
         if time.monotonic() > until:
             break
-        rate = MORE
+        left, rate = 2 * (len(links) - number), MORE
         try:
-            after_s = again(with_link(topology, name, rate=rate), mine, one, watch)
+            after_s = asked_again(with_link(topology, name, rate=rate), mine, left)
         except BadInput:
             rate = 1 / MORE
-            after_s = again(with_link(topology, name, rate=rate), mine, one, watch)
+            after_s = asked_again(with_link(topology, name, rate=rate), mine, left)
         found.append(Elasticity("rate", name, rate, before_s, after_s))
         tell(None)
-        after_s = again(with_link(topology, name, delay=LESS), mine, one, watch)
+        after_s = asked_again(with_link(topology, name, delay=LESS), mine, left - 1)
         found.append(Elasticity("delay", name, LESS, before_s, after_s))
         tell(None)
     return sorted(found, key=lambda each: each.helps, reverse=True)
