@@ -119,10 +119,7 @@ def _tables(grid: Space, judged: Sequence[PredictedSetting], title: str, width: 
         for setting in rows
     ]
     problems = [grid.shapes[setting.point.shape].problem for setting in rows]
-    held = [
-        f"{grid.in_flight(setting.point):g} / {min(problem.memory_limit):.4g}"
-        for setting, problem in zip(rows, problems, strict=True)
-    ]
+    held = ["{:g} / {:.4g}".format(*grid.nearest_limit(setting.point)) for setting in rows]
     columns = [
         Column("\nsequence", sequences, left=True),
         Column("micro-\nbatches", [str(problem.n_microbatches) for problem in problems]),

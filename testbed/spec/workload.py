@@ -464,7 +464,7 @@ def workload_document(path: Path | Document, settings: dict[str, str] | None = N
     source, directory = _source(path), path.parent if isinstance(path, Path) else Path()
     written = read_yaml(path) if isinstance(path, Path) else plain(path, source)
     if "datacenters" in written and not {"schedules", "parallelism"} & written.keys():
-        raise BadInput.of(source, "file", "a topology", "a workload (the order is TOPOLOGY WORKLOAD)")
+        raise BadInput.of(source, "file", "a topology", "a workload (behind the topology, where a command takes one)")
     document = override(written, settings or {}, source)
     if isinstance(model := document.get("model"), dict):
         document["model"] = _with_content(model, "kind", (source, directory), "model")

@@ -95,6 +95,11 @@ class Claim(ABC):
     """As the study has it."""
     places: Conditions
 
+    @property
+    def of_published(self) -> bool:
+        """Whether it is about times that somebody has published."""
+        return False
+
     @abstractmethod
     def judged(self, evidence: StudyTables) -> Judged:
         """Whether it holds."""
@@ -272,6 +277,11 @@ class PublishedOrderClaim(Claim):
 
     near: float
 
+    @property
+    def of_published(self) -> bool:
+        """See Claim."""
+        return True
+
     def judged(self, evidence: StudyTables) -> Judged:
         """Whether they do, wherever two of them are published."""
         margins = []
@@ -293,6 +303,11 @@ class ErrorClaim(Claim):
     label: str
     """"" for all schedules."""
     to_published: bool
+
+    @property
+    def of_published(self) -> bool:
+        """See Claim."""
+        return self.to_published
 
     def judged(self, evidence: StudyTables) -> Judged:
         """Whether every time is, that the model covers, or that something is published of."""

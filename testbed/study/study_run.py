@@ -47,9 +47,13 @@ def claims_of(study: StudySpec, cells: Sequence[StudyCell], source: str) -> list
     found, faults = [], []
     for index, text in enumerate(study.claims):
         try:
-            found.append(parse(text, study.over, labels, names))
+            claim = parse(text, study.over, labels, names)
         except ValueError as error:
             faults.append(Fault(f"claims.{index}", text, str(error)))
+            continue
+        found.append(claim)
+        if claim.of_published and study.published is None:
+            faults.append(Fault(f"claims.{index}", text, "a section `published` with times to hold ours against"))
     if faults:
         raise BadInput.of_all(source, faults)
     return found

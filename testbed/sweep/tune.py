@@ -104,8 +104,16 @@ class Space(NamedTuple):
 
     def in_flight(self, point: Setting) -> float:
         """Microbatches on the rank that holds most."""
+        return max(self._in_flight(point))
+
+    def nearest_limit(self, point: Setting) -> tuple[float, float]:
+        """Microbatches on the rank that is nearest to its limit, and that limit."""
+        each = zip(self._in_flight(point), self.shapes[point.shape].problem.memory_limit, strict=True)
+        return max(each, key=lambda held: held[0] / held[1])
+
+    def _in_flight(self, point: Setting) -> tuple[float, ...]:
         prepared = self.shapes[point.shape]
-        return max(peak_in_flight(with_ahead(prepared.problem, dict(zip(prepared.cuts, point.extra, strict=True)))))
+        return peak_in_flight(with_ahead(prepared.problem, dict(zip(prepared.cuts, point.extra, strict=True))))
 
 
 # --- the grid ------------------------------------------------------------------------------------

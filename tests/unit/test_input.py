@@ -255,7 +255,7 @@ def test_values_are_shortened() -> None:
             ("predict", PP4, LONGHAUL),
             f"{PP4}: file: got 'a workload', expected a topology (the order is TOPOLOGY WORKLOAD)",
         ),
-        (("predict", LONGHAUL, LONGHAUL), "file: got 'a topology', expected a workload (the order is TOPOLOGY"),
+        (("predict", LONGHAUL, LONGHAUL), "file: got 'a topology', expected a workload (behind the topology"),
         (("predict", LONGHAUL, PP4, "--set", "microbatch=2"), "expected no such field (did you mean microbatches?)"),
         (
             ("predict", LONGHAUL, PP4, "--set", "topology.links.0.fiber=1 km"),

@@ -257,6 +257,14 @@ def test_a_job_is_no_place_of_a_study_whose_jobs_are_alone() -> None:
         parse("a < b at job=w", AXES, ["a", "b"], names)
 
 
+@pytest.mark.parametrize("claim", ["order as published", "error of 1f1b to published <= 5 %"])
+def test_a_claim_about_published_times_wants_some(tmp_path: Path, claim: str) -> None:
+    done = run_testbed("study", study_file(tmp_path, claims=[claim]), "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert f"claims.0: got '{claim}', expected a section `published`" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_columns_that_an_axis_cannot_have_are_those_of_the_table() -> None:
     assert {"cell", "label", "measured_s", "reasons"} <= outcomes.RESERVED
 

@@ -88,6 +88,15 @@ def test_a_point_is_what_the_schedule_of_that_name_takes(grid: tune.Space) -> No
     assert grid.judge(Setting(Shape(4, 64), (1,))).seconds == makespan(problem, generate("geopipe", problem, extra=1))
 
 
+def test_memory_is_that_of_the_rank_that_is_nearest_to_its_limit() -> None:
+    """Not the most of any rank beside the least limit of any."""
+    uneven = tune.space(load_topology(LONGHAUL), job(memory="[8, 3, 2, 2]"), [4], [64])
+    (shape,) = uneven.shapes
+    point = tune.Setting(shape, (0,))
+    assert uneven.in_flight(point) == 4.0
+    assert uneven.nearest_limit(point) == (3.0, 3.0)
+
+
 def test_another_sequence_length_is_said_to_be_another_workload() -> None:
     assert tune.altered(job(), 64) is None
     words = tune.altered(job(), 128) or ""
