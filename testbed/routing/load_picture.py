@@ -102,7 +102,8 @@ def _panel(
     metric = outcome.metric
     worst = metric.vector()[0] if len(metric.job_rates_bps) else math.inf
     rate = show_rate(worst) if math.isfinite(worst) else "-"
-    said = f"{metric.most_flows} flows on a link, worst job {rate}"
+    most = metric.most_flows
+    said = f"{most} flow{'s' * (most != 1)} on a link, worst job {rate}"
     panel.set_title(f"{outcome.label}\n{said}", loc="left", fontsize=9.5, color=INK)
     panel.set_xlim(-0.05, 1.05)
     panel.set_ylim(-0.12, 0.88)
