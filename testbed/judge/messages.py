@@ -75,6 +75,9 @@ class MessageTimes(NamedTuple):
     overtaken_s: Floats
     """Of collectives' messages that share a link: by how much each is off their mean; 0 for all others. If one came
     before another that was predicted to be first, both have about what the other one takes."""
+    beyond_free_s: Floats
+    """As `extra_s`, without that mean, and beyond the least that links owe a message of its size on its way: waiting
+    for others, who may not come, is no part of that."""
 
     def median_overtaken_s(self) -> float:
         """The worst of an iteration, as the median over iterations; 0 where no message is known."""
@@ -91,9 +94,11 @@ class KnownTimes(NamedTuple):
     number: NDArray[np.int64]
     """Of those that are known."""
     quickest_s: Floats
-    """nan where none is known."""
-    quartiles_s: Floats
-    """(3, iterations); nan as well."""
+    """The least; nan where none is known, as the next two."""
+    upper_s: Floats
+    """The third quartile."""
+    beyond_free_s: Floats
+    """The median beyond what links owe it that are free."""
 
 
 class Likeness(NamedTuple):
@@ -149,7 +154,19 @@ def message_times(
     if on_the_way_s is not None:
         extra_s += twin["arrived_s"] - twin["sent_s"] - on_the_way_s
     shared_s = _shared(extra_s, rows, twin, ranks.sites) if ranks.sites else extra_s
-    return MessageTimes(rows, off_s, shared_s, np.nan_to_num(np.abs(extra_s - shared_s)))
+    beyond_free_s = extra_s if on_the_way_s is None else extra_s + on_the_way_s - _least(on_the_way_s, rows, twin)
+    return MessageTimes(rows, off_s, shared_s, np.nan_to_num(np.abs(extra_s - shared_s)), beyond_free_s)
+
+
+def _least(on_the_way_s: Floats, rows: Table, twin: Table) -> Floats:
+    """Per message, the least of those of its flow that are as large."""
+    sizes = np.round(twin["wire_bytes"])
+    keys = np.stack([rows["source_rank"], rows["target_rank"], rows["kind"], sizes], axis=1)
+    _, which = np.unique(keys, axis=0, return_inverse=True)
+    least = np.full(int(which.max(initial=0)) + 1, np.inf)
+    np.minimum.at(least, which.ravel(), on_the_way_s)
+    found: Floats = least[which.ravel()]
+    return found
 
 
 def _shared(extra_s: Floats, rows: Table, twin: Table, sites: Sequence[str]) -> Floats:
@@ -263,13 +280,18 @@ def by_iteration(times: MessageTimes, iterations: Sequence[int]) -> list[Floats]
 def known_by_iteration(times: MessageTimes, iterations: Sequence[int]) -> list[KnownTimes]:
     """Per flow, in the order of `by_flow`: what its messages took in each of these iterations."""
     rows, found = times.rows, []
-    for ((_, _, kind), mine), quartiles_s in zip(_flows(rows), by_iteration(times, iterations), strict=True):
-        each = [times.extra_s[mine & (rows["iteration"] == iteration)] for iteration in iterations]
-        known = [values[~np.isnan(values)] for values in each]
+    for (_, _, kind), mine in _flows(rows):
         most = 1 if kind in COLLECTIVES else None
-        sent, number = (np.array([len(values[:most]) for values in some], np.int64) for some in (each, known))
-        quickest_s = np.array([values.min() if len(values) else np.nan for values in known])
-        found.append(KnownTimes(sent, number, quickest_s, quartiles_s))
+        sent, number, columns = [], [], []
+        for iteration in iterations:
+            each = mine & (rows["iteration"] == iteration)
+            known = each & ~np.isnan(times.extra_s)
+            values, beyond_s = times.extra_s[known], times.beyond_free_s[known]
+            sent.append(len(rows[each][:most]))
+            number.append(len(values[:most]))
+            several = len(values) > 0
+            columns.append((values.min(), np.percentile(values, 75), np.median(beyond_s)) if several else (np.nan,) * 3)
+        found.append(KnownTimes(np.array(sent, np.int64), np.array(number, np.int64), *np.array(columns).T))
     return found
 
 

@@ -36,10 +36,9 @@ class FlowChance(NamedTuple):
 
     def shift_s(self, known: KnownTimes) -> Floats:
         """Per iteration, by how much messages were late or early, if by more than may be; else 0, and nan where nothing
-        is known. Early are half of all. Late is a quarter of all, and on a way that loses packets even the quickest,
-        unless losses may well have touched as many."""
-        loses = self.touched > 0
-        late_s, early_s = known.quickest_s if loses else known.quartiles_s[2], known.quartiles_s[1]
+        is known. Early are half of all, beside what free links owe them. Late is a quarter of all, and where packets
+        are lost even the quickest, unless losses may well have touched as many."""
+        late_s, early_s = known.quickest_s if self.touched > 0 else known.upper_s, known.beyond_free_s
         shift_s = np.where(np.isnan(known.quickest_s), math.nan, 0.0)
         for far, by_s in ((late_s > self.limit_s, late_s), (early_s < -self.limit_s, early_s)):
             if at_least(int(known.number[far].sum()), int(known.sent.sum()), self.touched) < CHANCE_OF_LOSSES:

@@ -54,5 +54,15 @@ def chances_of_pairs(
     return [on(route_of(*pair)) for pair in pairs]
 
 
+def with_neighbours(touched: Sequence[float], ways: Sequence[Sequence[str]]) -> list[float]:
+    """Per flow on these ways, the largest share of messages that losses touch of any flow with which it shares a
+    direction: what is sent again passes there at another time."""
+    at: dict[str, float] = {}
+    for share, way in zip(touched, ways, strict=True):
+        for direction in way:
+            at[direction] = max(at.get(direction, 0.0), share)
+    return [max(share, *(at[direction] for direction in way), 0.0) for share, way in zip(touched, ways, strict=True)]
+
+
 _LEFT = ("jitter_s", "loss")
 """Of a direction."""

@@ -21,7 +21,7 @@ from testbed.model.host_prediction import predict_on_host
 from testbed.plan import memory_bytes
 from testbed.plan.events import swaps
 from testbed.plan.exchange import sites_of
-from testbed.plan.left_to_chance import chances_of_pairs
+from testbed.plan.left_to_chance import chances_of_pairs, with_neighbours
 from testbed.plan.microbatches import job_in
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import directions_of_pairs, super_packets_s
@@ -190,6 +190,7 @@ def _chance(
     chances = chances_of_pairs(plan, case.case, pairs, link_events_of(plan, case.case))
     each = zip(chances, _counted_bytes(job, flows), strict=True)
     touched = [chance.touches(wire_bytes) for chance, wire_bytes in each]
+    touched = with_neighbours(touched, directions_of_pairs(plan, case.case, pairs))
     return {"jitter_s": [chance.jitter_s for chance in chances], "losses_touch": touched}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from testbed.judge.messages import KnownTimes
 from testbed.judge.network_chance import FlowChance, at_least
-from testbed.plan.left_to_chance import Chance, chances_of_pairs, left_to_chance
+from testbed.plan.left_to_chance import Chance, chances_of_pairs, left_to_chance, with_neighbours
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import make_plan, with_cases
 from testbed.planning.schedules import choose, make
@@ -33,7 +33,7 @@ LINKS: Sequence[Mapping[str, Any]] = [
 
 def drawn(draw: np.random.Generator, *, lost: float, jitter_s: float, shift_s: float, begins: int = 0) -> KnownTimes:
     """Times of six messages in each of ten iterations; some are not known, since they lay ready."""
-    number, quickest, quartiles = [], [], []
+    number, columns = [], []
     for iteration in range(ITERATIONS):
         extra_s = draw.uniform(-jitter_s, jitter_s, EACH) + shift_s * (iteration >= begins)
         extra_s += (draw.random(EACH) < lost) * draw.exponential(0.1, EACH)
@@ -41,9 +41,8 @@ def drawn(draw: np.random.Generator, *, lost: float, jitter_s: float, shift_s: f
         ready[0] = False
         known = np.sort(extra_s[~ready])
         number.append(len(known))
-        quickest.append(known[0])
-        quartiles.append(known[(len(known) - 1) * np.arange(1, 4) // 4])
-    return KnownTimes(np.full(ITERATIONS, EACH), np.array(number), np.array(quickest), np.array(quartiles).T)
+        columns.append(known[(len(known) - 1) * np.array((0, 3, 2)) // 4])
+    return KnownTimes(np.full(ITERATIONS, EACH), np.array(number), *np.array(columns).T)
 
 
 def moved(known: KnownTimes, chance: FlowChance) -> list[int]:
@@ -117,6 +116,11 @@ def test_where_one_case_loses_packets_no_case_is_on_a_lossless_network() -> None
     assert not lossless(plan_of(), plan_of().cases[0])
     later = plan_of("link b--c loss 1 % at iteration 2", links=steady)
     assert not lossless(later, replace(later.cases[0], alone="tiny-gpt-pp4"))
+
+
+def test_a_flow_beside_one_that_loses_packets_is_touched_as_much() -> None:
+    ways = [("a/0->a (card)", "a->b"), ("a/0->a (card)",), ("a->b",), ("c->d",)]
+    assert with_neighbours([0.1, 0.0, 0.3, 0.0], ways) == [0.3, 0.1, 0.3, 0.0]
 
 
 def test_losses_touch_messages_by_their_packets() -> None:
