@@ -205,7 +205,7 @@ def _counted_bytes(job: TrainedJob, flows: Sequence[FlowMessages]) -> list[float
         alike = (ends[0] == sites[source]) & (ends[1] == sites[target]) & (rows["kind"] == code)
         own = alike & (rows["source_rank"] == source) & (rows["target_rank"] == target)
         together = np.bincount(rows["iteration"][alike], sizes[alike]) if code in COLLECTIVES else sizes[own]
-        found.append(float(together.max()))
+        found.append(float(together.max() if len(together) else sizes.max(initial=0.0)))
     return found
 
 
