@@ -318,7 +318,8 @@ def _rate(lab: Lab, line: _Line, share: float, rtt: float, jitter_s: float) -> f
     room = lab.queue_room(line.number)
     if one.queue_bytes:
         room = max(room, room_for_rate_probe(one.rate_bps, one.delay_s))  # as `_roomy` has it
-    return wire_rate(line.ends, share * one.delay_s, RouteFacts(one.rate_bps, share * rtt), room, window_s=window_s)
+    longest_s = share * (one.delay_s + one.jitter_s)  # of many packets in order the latest delays all
+    return wire_rate(line.ends, longest_s, RouteFacts(one.rate_bps, share * rtt), room, window_s=window_s)
 
 
 def _notes_on_card(lab: Lab, index: int, measured: MeasuredDirection) -> list[str]:

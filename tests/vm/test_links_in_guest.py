@@ -23,6 +23,11 @@ ODD = (
     "{rate: 10 Gbit/s, delay: 10 ms, queue: 400 kB}",
     "{rate: 1 Gbit/s, delay: 1 ms, queue: 50 kB, reverse: {rate: 3 Mbit/s, delay: 300 ms}}",
 )
+JITTERY = (
+    "{rate: 13 Mbit/s, delay: 41 ms, jitter: 39.77 ms}",
+    "{rate: 50 Mbit/s, delay: 41 ms, jitter: 20 ms, reverse: {jitter: 0 ms, rate: 300 Mbit/s, delay: 2 ms}}",
+    "{rate: 1 Gbit/s, delay: 41 ms, jitter: 39 ms, queue: 5 MB}",
+)
 WRONG = """
 from testbed.lab.shaping.relay import RelayShaper
 
@@ -57,6 +62,15 @@ def test_right_links_are_found_right_at_once(tmp_path: Path, shaper: str) -> Non
         assert measured["rate_bps"] == pytest.approx(asked["rate_bps"], rel=2e-4), link
         assert measured["one_way_s"]["median"] == pytest.approx(asked["delay_s"], abs=1e-7), link
         assert measured["rtt_s"]["median"] == pytest.approx(asked["rtt_s"], abs=1e-7), link
+
+
+@pytest.mark.parametrize("shaper", ["netem", "relay"])
+def test_right_links_that_jitter_by_as_much_as_they_take_are_found_right(tmp_path: Path, shaper: str) -> None:
+    """What is under way fills the longest of their delays: 13 Mbit/s were measured as 10."""
+    for link in calibrated(tmp_path, JITTERY, shaper, ExitCode.OK):
+        asked, measured = link["asked"], link["measured"]
+        assert (link["reasons"], link["attempts"], measured["dropped"]) == ([], 1, 0), link
+        assert measured["rate_bps"] == pytest.approx(asked["rate_bps"], rel=5e-3), link
 
 
 def test_wrong_links_are_found_wrong(tmp_path: Path) -> None:
