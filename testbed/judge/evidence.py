@@ -101,11 +101,11 @@ class CaseEvidence(NamedTuple):
 
     known_times: Sequence[KnownTimes] = ()
     """Per flow; empty where the next two are."""
-    jitter_s: Sequence[float] = ()
-    """Per flow, by how much jitter may move a message; empty where the model lacks other things than losses and jitter,
-    or nothing, and on a real clock."""
+    jitter_s: Sequence[float | None] = ()
+    """Per flow, by how much jitter may move a message, None where it is not held against the model; empty where the
+    model lacks other things than losses, jitter and gloo's own all-reduce, or nothing, and on a real clock."""
     losses_touch: Sequence[float] = ()
-    """The same of the share of messages whose time losses may change."""
+    """The same of the share of messages whose time losses, or gloo's all-reduce, may change."""
 
     slots: fidelity.SlotsEvidence | None = None
     """None where workers cannot fail."""
@@ -292,14 +292,16 @@ def _against_each_other(case: CaseEvidence) -> Check:
     times_s = case.comparable_s
     calm = ~disturbed(case.measured, case.baseline) if case.real else None
     far = changes.since_the_beginning(times_s, limit.value, calm, by_chance=loses or jitters)
-    numbers = [row.iteration for row in case.measured]
-    found = changes.find(numbers, times_s, _baseline_parts(case), far, loses=loses)
+    numbers, parts = [row.iteration for row in case.measured], _baseline_parts(case)
+    found = changes.find(numbers, times_s, parts, far, loses=loses)
     off = changes.off_share(times_s, found.iterations)
-    by_model = case.baseline_extra_s is not None or bool(case.jitter_s)
-    mostly = by_model and 2 * found.by_messages.sum() > len(times_s)
-    untrusted = mostly or not abs(off) <= limit.value
+    # of those that are held against something from outside the run
+    known = changes.find(
+        numbers, times_s, parts if case.baseline_extra_s is not None else _unexplained_parts(case), far
+    )
+    untrusted = 2 * known.by_messages.sum() > len(times_s) or not abs(off) <= limit.value
     # what was asked to come and go is not worth a word
-    noted = found.named and not untrusted and (not loses or (by_model and found.by_messages.any()))
+    noted = found.named and not untrusted and (not loses or known.by_messages.any())
     return Check(
         "the median, of unchanged iterations",
         "-" if np.isnan(off) else f"{off:+.2%}",
@@ -311,11 +313,8 @@ def _against_each_other(case: CaseEvidence) -> Check:
 
 
 def _baseline_parts(case: CaseEvidence) -> list[FlowParts]:
-    """By how much messages in each iteration shifted: their first quartiles since before the run where it was measured
-    then, else since the first iterations; or what neither losses nor jitter explain, where nothing else is left out of
-    the model."""
-    if case.jitter_s:
-        return _unexplained_parts(case)
+    """By how much messages in each iteration shifted: what the model does not explain; else their first quartiles,
+    since before the run where it was measured then, or since the first iterations."""
     lower = [each[0] for each in case.quartiles_s]
     if case.baseline_extra_s is not None:
         pairs = zip(lower, case.baseline_extra_s, strict=True)
@@ -328,10 +327,20 @@ def _baseline_parts(case: CaseEvidence) -> list[FlowParts]:
         # a change of half of all iterations is no scatter of what chance does not explain
         scatter_s = [min(each, changes.neighbours_scatter(one)) for each, one in zip(scatter_s, lower, strict=True)]
     limits_s = [max(MESSAGE_SHIFT_S.value, CHANGE_CERTAIN * each) for each in scatter_s]
-    return _parts(case, shifts, limits_s)
+    since_first, unexplained = _parts(case, shifts, limits_s), _unexplained_parts(case)
+    if not unexplained:
+        return since_first
+    # of messages that losses touch the first iterations tell less than the model
+    held = [jitter_s is not None and not case.network.lossless for jitter_s in case.jitter_s]
+    each = zip(unexplained, since_first, held, strict=True)
+    return [one if by_model or one.changed.any() else other for one, other, by_model in each]
 
 
 def _unexplained_parts(case: CaseEvidence) -> list[FlowParts]:
+    """By how much messages took other than the model says, beyond what losses, jitter and gloo's own all-reduce
+    explain; [] where other things are left out of it."""
+    if not case.jitter_s:
+        return []
     packets_s = case.super_packets_s or [0.0] * len(case.flows)
     each = zip(case.jitter_s, case.losses_touch, packets_s, strict=True)
     # what is late or lost meets others on links at other times than predicted

@@ -22,24 +22,27 @@ Floats = NDArray[np.float64]
 class FlowChance(NamedTuple):
     """What is left to chance on the way of a flow."""
 
-    jitter_s: float
-    """By so much jitter may make a message later or earlier, at most."""
+    jitter_s: float | None
+    """By so much jitter may make a message later or earlier, at most; None: nothing is known of that."""
     touched: float
-    """The share of messages whose time losses may change."""
+    """The share of messages whose time losses, or gloo's all-reduce, may change."""
     order_s: float
     """By so much messages of others may come before or after it by chance."""
 
     @property
     def limit_s(self) -> float:
-        """By how much messages of an iteration may be late or early."""
-        return CHANGE_SHIFT_VIRTUAL_S + self.jitter_s + self.order_s
+        """By how much messages of an iteration may be late or early: also in another order than predicted, unless it
+        is the quickest that tells."""
+        if self.jitter_s is None:
+            return math.inf
+        return CHANGE_SHIFT_VIRTUAL_S + self.jitter_s + (0.0 if self.touched > 0 else self.order_s)
 
     def shift_s(self, known: KnownTimes) -> Floats:
         """Per iteration, by how much messages were late or early, if by more than may be; else 0, and nan where nothing
         is known. Early are half of all, beside what free links owe them. Late is a quarter of all, and where packets
         are lost even the quickest, unless losses may well have touched as many."""
         late_s, early_s = known.quickest_s if self.touched > 0 else known.upper_s, known.beyond_free_s
-        shift_s = np.where(np.isnan(known.quickest_s), math.nan, 0.0)
+        shift_s = np.where(np.isnan(known.quickest_s) | (self.jitter_s is None), math.nan, 0.0)
         for far, by_s in ((late_s > self.limit_s, late_s), (early_s < -self.limit_s, early_s)):
             if at_least(int(known.number[far].sum()), int(known.sent.sum()), self.touched) < CHANCE_OF_LOSSES:
                 shift_s[far] = by_s[far]

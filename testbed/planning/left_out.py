@@ -120,8 +120,7 @@ def _left_out(plan: Plan, cases: Sequence[Case], jobs: Sequence[int]) -> list[st
             "take longer than predicted"
         )
     for job in (plan.jobs[number] for number in jobs):
-        if job.workload.data_parallel.collective.by_gloo:
-            lines.append(_of_gloo(plan, job))
+        lines += of_gloo(plan, job)
     lines += _of_processors(plan, [node for number in jobs for node in plan.jobs[number].nodes])
     return lines + _of_tensor_ranks(plan, _known(cases)) + _of_queues(plan, _known(cases))
 
@@ -189,7 +188,10 @@ def gloo_all_reduce_s(members: int, size_bytes: float, round_trip_s: float, rate
     return (members - 1) * segments * round_trip_s + 8 * size_bytes / rate_bps
 
 
-def _of_gloo(plan: Plan, job: Job) -> str:
+def of_gloo(plan: Plan, job: Job) -> list[str]:
+    """Of a job whose replicas add up their gradients by gloo's own all-reduce; [] for another."""
+    if not job.workload.data_parallel.collective.by_gloo:
+        return []
     network = planned(plan.network)
     node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
     trips, rates = [0.0], [math.inf]
@@ -201,10 +203,10 @@ def _of_gloo(plan: Plan, job: Job) -> str:
             rates += [network.links[index].rate_bps for index in ways]
     size = job.workload.stage_bytes(job.mesh.pp)
     about = show_time(gloo_all_reduce_s(job.mesh.dp, size, max(trips), min(rates)))
-    return (
+    return [
         "gloo's own all-reduce is not in the model: predicted as a ring of messages, but its segments are sent when "
         f"they are asked for, two at once; one of {show_size(size)} takes about {about} here"
-    )
+    ]
 
 
 def of_links(plan: Plan, cases: Sequence[Case]) -> list[str]:

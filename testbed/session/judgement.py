@@ -14,25 +14,24 @@ from testbed.judge.comparison import Beside, MeasuredCase
 from testbed.judge.evidence import CaseEvidence, judge
 from testbed.judge.fidelity import NetworkEvidence, SlotsEvidence
 from testbed.judge.iterations import IterationRow
-from testbed.judge.messages import COLLECTIVES, FlowMessages, MessageTimes, by_flow
+from testbed.judge.messages import FlowMessages, MessageTimes, by_flow
 from testbed.judge.network_metric import CaseFairness
 from testbed.judge.witnesses import disturbed
 from testbed.model.host_prediction import predict_on_host
 from testbed.plan import memory_bytes
 from testbed.plan.events import swaps
-from testbed.plan.exchange import sites_of
-from testbed.plan.left_to_chance import chances_of_pairs, with_neighbours
 from testbed.plan.microbatches import job_in
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import directions_of_pairs, super_packets_s
 from testbed.planning.drawn_iterations import rank_changes
-from testbed.planning.left_out import left_out_of, of_events, of_links
+from testbed.planning.left_out import left_out_of, of_events
 from testbed.planning.prediction import predict_alone
 from testbed.planning.training_prediction import link_events_of
 from testbed.results.directory import FinishedJob, ResultsWriter
 from testbed.results.metric_recheck import fairness_in_case
 from testbed.results.recheck import evidence_of
 from testbed.results.run_files import RunFiles
+from testbed.session.chance_evidence import chance_of_flows, held_against_model
 from testbed.session.message_costs import in_the_run
 from testbed.session.trained import TrainedCase, TrainedJob
 from testbed.thresholds import TIE, UNPACED_TIE
@@ -63,11 +62,10 @@ def judge_cases(
         label, order_sensitive = trained.case.label, any(job.predicted_range for job in trained.jobs)
         times = files.message_times(label, order_sensitive=order_sensitive)
         by_network = {job.number: left_out_of(plan, trained.case, job.number) for job in trained.jobs}
-        by_links = of_links(plan, (trained.case,))
         by_events = of_events(plan, trained.case)
         left_out[label] = {number: [*lines, *by_events] for number, lines in by_network.items()}
         modelled = not any(by_network.values()) and trained.compares
-        chance_alone = not modelled and all(lines == by_links for lines in by_network.values())
+        held = not modelled and held_against_model(plan, trained, by_network)
         known = {
             job.number: FinishedJob(
                 rows=job.rows,
@@ -75,7 +73,7 @@ def judge_cases(
                 fingerprints=job.fingerprints,
                 evidence={
                     **_evidence(plan, trained, job, times[job.number], modelled=modelled),
-                    **_chance(plan, trained, job, times[job.number], alone=chance_alone),
+                    **chance_of_flows(plan, trained, job, times[job.number], held=held),
                 },
                 generated=job.generated,
             )
@@ -175,38 +173,6 @@ def _evidence(plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTime
         "slots": _slots(case),
         "disturbed_before": [one._asdict() for one in case.disturbed_before],
     }
-
-
-def _chance(
-    plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTimes, *, alone: bool
-) -> dict[str, list[float]]:
-    """Per flow, how far jitter moves its messages and what share of them losses touch, which is left `alone` out of the
-    model; else empty, and where the machine or a receive that is posted late decides when messages come."""
-    early = all(trained.load.receives == "early" for trained in case.jobs)
-    if not (alone and early and plan.clock.name == "virtual" and job.job.workload.pacing is not None):
-        return {"jitter_s": [], "losses_touch": []}
-    flows = by_flow(times, job.job.mesh.first_rank)
-    pairs = [(flow.source_rank, flow.target_rank) for flow in flows]
-    chances = chances_of_pairs(plan, case.case, pairs, link_events_of(plan, case.case))
-    each = zip(chances, _counted_bytes(job, flows), strict=True)
-    touched = [chance.touches(wire_bytes) for chance, wire_bytes in each]
-    touched = with_neighbours(touched, directions_of_pairs(plan, case.case, pairs))
-    return {"jitter_s": [chance.jitter_s for chance in chances], "losses_touch": touched}
-
-
-def _counted_bytes(job: TrainedJob, flows: Sequence[FlowMessages]) -> list[float]:
-    """Per flow, the most bytes on the wire that one of its times is of: those of a message; of collectives between two
-    datacenters, whose messages count with their mean, those of all together."""
-    rows, first, sites = job.predicted.messages, job.job.mesh.first_rank, np.array(sites_of(job.job))
-    sizes, ends = rows["wire_bytes"], (sites[rows["source_rank"]], sites[rows["target_rank"]])
-    found = []
-    for source, target, kind in ((flow.source_rank - first, flow.target_rank - first, flow.kind) for flow in flows):
-        code = MESSAGE_KINDS.index(kind)
-        alike = (ends[0] == sites[source]) & (ends[1] == sites[target]) & (rows["kind"] == code)
-        own = alike & (rows["source_rank"] == source) & (rows["target_rank"] == target)
-        together = np.bincount(rows["iteration"][alike], sizes[alike]) if code in COLLECTIVES else sizes[own]
-        found.append(float(together.max() if len(together) else sizes.max(initial=0.0)))
-    return found
 
 
 def _slots(case: TrainedCase) -> dict[str, Any] | None:

@@ -76,6 +76,11 @@ def test_a_message_that_another_may_delay_is_not_held_against_it() -> None:
     assert not moved(known, FlowChance(0.0, 0.0, order_s=1e-3))
 
 
+def test_of_what_is_not_held_against_the_model_nothing_is_known() -> None:
+    known = drawn(np.random.default_rng(3), lost=0.0, jitter_s=0.0, shift_s=1.0)
+    assert np.isnan(FlowChance(None, 0.0, 0.0).shift_s(known)).all()
+
+
 @pytest.mark.parametrize(("count", "of", "chance"), [(0, 5, 0.0), (1, 5, 0.0), (3, 7, 0.2), (7, 7, 0.9), (2, 2, 1.0)])
 def test_how_likely_so_many_are(count: int, of: int, chance: float) -> None:
     each = [math.comb(of, n) * chance**n * (1 - chance) ** (of - n) for n in range(count, of + 1)]

@@ -1,0 +1,67 @@
+"""Of a case that the model has not whole: which of its messages can be held against it all the same, and how nearly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from testbed.judge.messages import COLLECTIVES, FlowMessages, MessageTimes, by_flow
+from testbed.plan.exchange import sites_of
+from testbed.plan.left_to_chance import chances_of_pairs, with_neighbours
+from testbed.plan.plan import Plan
+from testbed.plan.traffic import directions_of_pairs
+from testbed.planning.left_out import of_gloo, of_links
+from testbed.planning.training_prediction import link_events_of
+from testbed.session.trained import TrainedCase, TrainedJob
+from testbed.trace.tables import MESSAGE_KINDS
+
+_GLOO_TOUCHES = 0.2
+"""Of the messages that are none of gloo's own, so many may come later since its all-reduce takes the links at another
+time than predicted: it begins when a replica's last gradients are there, and hardly any others are left then."""
+
+
+def held_against_model(plan: Plan, case: TrainedCase, left_out: Mapping[int, Sequence[str]]) -> bool:
+    """Whether losses, jitter and gloo's own all-reduce are all that is left out of the model, by job; on the virtual
+    clock, with slots that are paced and receives that are posted early: else the machine, or when a receive is posted,
+    decides when messages come."""
+    by_links = of_links(plan, (case.case,))
+    exact = plan.clock.name == "virtual" and all(
+        trained.load.receives == "early" and trained.job.workload.pacing is not None for trained in case.jobs
+    )
+    return exact and all({*lines} <= {*by_links, *of_gloo(plan, plan.jobs[job])} for job, lines in left_out.items())
+
+
+def chance_of_flows(
+    plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTimes, *, held: bool
+) -> dict[str, list[float | None]]:
+    """Per flow, how far jitter moves its messages, None where they are not held against the model, and what share of
+    them losses or gloo's all-reduce touch; empty unless any are `held`."""
+    if not held:
+        return {"jitter_s": [], "losses_touch": []}
+    flows, by_gloo = by_flow(times, job.job.mesh.first_rank), any(of_gloo(plan, other) for other in plan.jobs)
+    pairs = [(flow.source_rank, flow.target_rank) for flow in flows]
+    chances = chances_of_pairs(plan, case.case, pairs, link_events_of(plan, case.case))
+    each = zip(chances, _counted_bytes(job, flows), strict=True)
+    touched = [chance.touches(wire_bytes) for chance, wire_bytes in each]
+    touched = with_neighbours(touched, directions_of_pairs(plan, case.case, pairs))
+    not_held = [bool(of_gloo(plan, job.job)) and MESSAGE_KINDS.index(flow.kind) in COLLECTIVES for flow in flows]
+    return {
+        "jitter_s": [None if gloo else chance.jitter_s for chance, gloo in zip(chances, not_held, strict=True)],
+        "losses_touch": [max(share, _GLOO_TOUCHES * by_gloo) for share in touched],
+    }
+
+
+def _counted_bytes(job: TrainedJob, flows: Sequence[FlowMessages]) -> list[float]:
+    """Per flow, the most bytes on the wire that one of its times is of: those of a message; of collectives between two
+    datacenters, whose messages count with their mean, those of all together."""
+    rows, first, sites = job.predicted.messages, job.job.mesh.first_rank, np.array(sites_of(job.job))
+    sizes, ends = rows["wire_bytes"], (sites[rows["source_rank"]], sites[rows["target_rank"]])
+    found = []
+    for source, target, kind in ((flow.source_rank - first, flow.target_rank - first, flow.kind) for flow in flows):
+        code = MESSAGE_KINDS.index(kind)
+        alike = (ends[0] == sites[source]) & (ends[1] == sites[target]) & (rows["kind"] == code)
+        own = alike & (rows["source_rank"] == source) & (rows["target_rank"] == target)
+        together = np.bincount(rows["iteration"][alike], sizes[alike]) if code in COLLECTIVES else sizes[own]
+        found.append(float(together.max() if len(together) else sizes.max(initial=0.0)))
+    return found
