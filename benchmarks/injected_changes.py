@@ -6,9 +6,9 @@
 Thirteen kinds of change (parts/changing_links.py: real ones, of qdiscs, links and processes that carry the run) at five
 moments of the measured iterations, in six plans: four ranks over two datacenters; the same with network cards, over
 three; two replicas of two stages; and, of what the model leaves out, the first two with links that lose one packet of a
-thousand, or have 1 ms of jitter, and replicas that add up by gloo's own all-reduce. Prints a row for each: error of the quoted median against the prediction, trusted or
-not, and what was named or noted. Exit code 1 when one is trusted whose error exceeds 0.1 % (virtual clock), 2 % (the
-same where losses or jitter add to it) or 2.5 % (real).
+thousand, or have 1 ms of jitter, and replicas that add up by gloo's own all-reduce. Prints a row for each: error of the
+quoted median against the prediction, trusted or not, and what was named or noted. Exit code 1 when one is trusted whose
+error exceeds 0.1 % (virtual clock), 2 % (where the model lacks something) or 2.5 % (real).
 """
 
 from __future__ import annotations
