@@ -23,9 +23,15 @@ class Chance(NamedTuple):
 
     def touches(self, wire_bytes: float) -> float:
         """The share of messages of so many bytes whose time losses change, at most: those that have a packet lost, or
-        follow one that has, and wait for it or for TCP's window."""
+        follow one that has, and wait for it or for TCP's window. All, where the window may stay too small for one."""
         packets = math.ceil(wire_bytes / (MTU + ETHERNET_HEADER))
+        if self.loss and packets > _SHARE_OF_WINDOW * math.sqrt(1.5 / self.loss):
+            return 1.0
         return 1 - (1 - self.loss) ** (2 * packets)
+
+
+_SHARE_OF_WINDOW = 0.5
+"""Of TCP's mean window in packets under a steady loss, sqrt(3 / 2p) (Mathis et al., 1997): by so much it is halved."""
 
 
 def left_to_chance(plan: Plan, events: Sequence[LinkEvent]) -> bool:
@@ -54,14 +60,14 @@ def chances_of_pairs(
     return [on(route_of(*pair)) for pair in pairs]
 
 
-def with_neighbours(touched: Sequence[float], ways: Sequence[Sequence[str]]) -> list[float]:
-    """Per flow on these ways, the largest share of messages that losses touch of any flow with which it shares a
-    direction: what is sent again passes there at another time."""
+def touched_at(touched: Iterable[float], ways: Iterable[Sequence[str]]) -> dict[str, float]:
+    """By direction, the largest share of messages that losses touch of any flow that crosses it, of flows on these
+    ways: what is sent again, or later, passes there at another time than others expect."""
     at: dict[str, float] = {}
     for share, way in zip(touched, ways, strict=True):
         for direction in way:
             at[direction] = max(at.get(direction, 0.0), share)
-    return [max(share, *(at[direction] for direction in way), 0.0) for share, way in zip(touched, ways, strict=True)]
+    return at
 
 
 _LEFT = ("jitter_s", "loss")

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from testbed.judge.messages import COLLECTIVES, FlowMessages, MessageTimes, by_flow
+from testbed.judge.messages import COLLECTIVES, MessageTimes, by_flow
 from testbed.plan.exchange import sites_of
-from testbed.plan.left_to_chance import chances_of_pairs, with_neighbours
+from testbed.plan.left_to_chance import chances_of_pairs, touched_at
 from testbed.plan.plan import Plan
 from testbed.plan.traffic import directions_of_pairs
 from testbed.planning.left_out import of_gloo, of_links
@@ -40,11 +40,15 @@ def chance_of_flows(
     if not held:
         return {"jitter_s": [], "losses_touch": []}
     flows, by_gloo = by_flow(times, job.job.mesh.first_rank), any(of_gloo(plan, other) for other in plan.jobs)
-    pairs = [(flow.source_rank, flow.target_rank) for flow in flows]
+    at: dict[str, float] = {}
+    for other in case.jobs:
+        pairs, touched = _touched(plan, case, other, _flows_of(other))
+        for direction, share in touched_at(touched, directions_of_pairs(plan, case.case, pairs)).items():
+            at[direction] = max(at.get(direction, 0.0), share)
+    pairs, touched = _touched(plan, case, job, [(flow.source_rank, flow.target_rank, flow.kind) for flow in flows])
+    ways = directions_of_pairs(plan, case.case, pairs)
+    touched = [max([share, *(at[each] for each in way)]) for share, way in zip(touched, ways, strict=True)]
     chances = chances_of_pairs(plan, case.case, pairs, link_events_of(plan, case.case))
-    each = zip(chances, _counted_bytes(job, flows), strict=True)
-    touched = [chance.touches(wire_bytes) for chance, wire_bytes in each]
-    touched = with_neighbours(touched, directions_of_pairs(plan, case.case, pairs))
     not_held = [bool(of_gloo(plan, job.job)) and MESSAGE_KINDS.index(flow.kind) in COLLECTIVES for flow in flows]
     return {
         "jitter_s": [None if gloo else chance.jitter_s for chance, gloo in zip(chances, not_held, strict=True)],
@@ -52,13 +56,34 @@ def chance_of_flows(
     }
 
 
-def _counted_bytes(job: TrainedJob, flows: Sequence[FlowMessages]) -> list[float]:
+_Flow = tuple[int, int, str]
+"""Its source and target rank among those of all jobs, and its kind."""
+
+
+def _flows_of(job: TrainedJob) -> list[_Flow]:
+    """What a job was predicted to send."""
+    rows, first = job.predicted.messages, job.job.mesh.first_rank
+    columns = np.unique(np.stack([rows["source_rank"], rows["target_rank"], rows["kind"]], axis=1), axis=0)
+    return [(first + source, first + target, MESSAGE_KINDS[kind]) for source, target, kind in columns.tolist()]
+
+
+def _touched(
+    plan: Plan, case: TrainedCase, job: TrainedJob, flows: Sequence[_Flow]
+) -> tuple[list[tuple[int, int]], list[float]]:
+    """The ranks of these flows of a job, and what share of their messages losses touch on their own way."""
+    pairs = [(source, target) for source, target, _ in flows]
+    chances = chances_of_pairs(plan, case.case, pairs, link_events_of(plan, case.case))
+    each = zip(chances, _counted_bytes(job, flows), strict=True)
+    return pairs, [chance.touches(wire_bytes) for chance, wire_bytes in each]
+
+
+def _counted_bytes(job: TrainedJob, flows: Sequence[_Flow]) -> list[float]:
     """Per flow, the most bytes on the wire that one of its times is of: those of a message; of collectives between two
     datacenters, whose messages count with their mean, those of all together."""
     rows, first, sites = job.predicted.messages, job.job.mesh.first_rank, np.array(sites_of(job.job))
     sizes, ends = rows["wire_bytes"], (sites[rows["source_rank"]], sites[rows["target_rank"]])
     found = []
-    for source, target, kind in ((flow.source_rank - first, flow.target_rank - first, flow.kind) for flow in flows):
+    for source, target, kind in ((source - first, target - first, kind) for source, target, kind in flows):
         code = MESSAGE_KINDS.index(kind)
         alike = (ends[0] == sites[source]) & (ends[1] == sites[target]) & (rows["kind"] == code)
         own = alike & (rows["source_rank"] == source) & (rows["target_rank"] == target)

@@ -13,7 +13,7 @@ import pytest
 
 from testbed.judge.messages import KnownTimes
 from testbed.judge.network_chance import FlowChance, at_least
-from testbed.plan.left_to_chance import Chance, chances_of_pairs, left_to_chance, with_neighbours
+from testbed.plan.left_to_chance import Chance, chances_of_pairs, left_to_chance, touched_at
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import make_plan, with_cases
 from testbed.planning.schedules import choose, make
@@ -125,10 +125,18 @@ def test_where_one_case_loses_packets_no_case_is_on_a_lossless_network() -> None
 
 def test_a_flow_beside_one_that_loses_packets_is_touched_as_much() -> None:
     ways = [("a/0->a (card)", "a->b"), ("a/0->a (card)",), ("a->b",), ("c->d",)]
-    assert with_neighbours([0.1, 0.0, 0.3, 0.0], ways) == [0.3, 0.1, 0.3, 0.0]
+    assert touched_at([0.1, 0.0, 0.3, 0.0], ways) == {"a/0->a (card)": 0.1, "a->b": 0.3, "c->d": 0.0}
 
 
 def test_losses_touch_messages_by_their_packets() -> None:
     assert Chance(0.0, 0.0).touches(1e6) == 0.0
     assert Chance(0.0, 0.01).touches(9014) == pytest.approx(1 - 0.99**2)
     assert Chance(0.0, 0.01).touches(9015) == pytest.approx(1 - 0.99**4)
+
+
+def test_losses_touch_all_messages_for_which_the_window_may_stay_too_small() -> None:
+    """sqrt(1.5 / 0.01) = 12 packets are under way, 6 after a loss: on a busy connection for many messages."""
+    chance = Chance(0.0, 0.01)
+    assert chance.touches(6 * 9014) < 0.2
+    assert chance.touches(7 * 9014) == 1.0
+    assert Chance(0.0, 0.0).touches(1e9) == 0.0
