@@ -288,7 +288,7 @@ def _exact_parts(case: CaseEvidence) -> list[FlowParts]:
 def _against_each_other(case: CaseEvidence) -> Check:
     """Iterations whose messages took other than before the run, or that took other than the first ones."""
     loses, jitters = not case.network.lossless, case.network.jitters
-    limit = CHANGE_SHARE if case.real or jitters else MODEL_SHARE
+    limit = CHANGE_SHARE if case.real or jitters or loses else MODEL_SHARE  # by chance each takes another time
     times_s = case.comparable_s
     calm = ~disturbed(case.measured, case.baseline) if case.real else None
     far = changes.since_the_beginning(times_s, limit.value, calm, by_chance=loses or jitters)
