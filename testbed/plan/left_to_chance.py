@@ -21,13 +21,18 @@ class Chance(NamedTuple):
     loss: float
     """Share that is lost."""
 
-    def touches(self, wire_bytes: float) -> float:
+    def touches(self, wire_bytes: float, together_bytes: float = 0.0) -> float:
         """The share of messages of so many bytes whose time losses change, at most: those that have a packet lost, or
-        follow one that has, and wait for it or for TCP's window. All, where the window may stay too small for one."""
-        packets = math.ceil(wire_bytes / (MTU + ETHERNET_HEADER))
-        if self.loss and packets > _SHARE_OF_WINDOW * math.sqrt(1.5 / self.loss):
+        follow one that has, and wait for it or for TCP's window. All, where the window may stay too small for one. Of
+        messages that count with their mean, all `together_bytes` have to arrive."""
+        window = math.inf if not self.loss else math.sqrt(1.5 / self.loss)
+        if math.ceil(wire_bytes / _PACKET_BYTES) > _SHARE_OF_WINDOW * window:
             return 1.0
+        packets = math.ceil(max(wire_bytes, together_bytes) / _PACKET_BYTES)
         return 1 - (1 - self.loss) ** (2 * packets)
+
+
+_PACKET_BYTES = MTU + ETHERNET_HEADER
 
 
 _SHARE_OF_WINDOW = 0.5

@@ -73,13 +73,13 @@ def _touched(
     """The ranks of these flows of a job, and what share of their messages losses touch on their own way."""
     pairs = [(source, target) for source, target, _ in flows]
     chances = chances_of_pairs(plan, case.case, pairs, link_events_of(plan, case.case))
-    each = zip(chances, _counted_bytes(job, flows), strict=True)
-    return pairs, [chance.touches(wire_bytes) for chance, wire_bytes in each]
+    each = zip(chances, _bytes_of(job, flows), strict=True)
+    return pairs, [chance.touches(*wire_bytes) for chance, wire_bytes in each]
 
 
-def _counted_bytes(job: TrainedJob, flows: Sequence[_Flow]) -> list[float]:
-    """Per flow, the most bytes on the wire that one of its times is of: those of a message; of collectives between two
-    datacenters, whose messages count with their mean, those of all together."""
+def _bytes_of(job: TrainedJob, flows: Sequence[_Flow]) -> list[tuple[float, float]]:
+    """Per flow, the bytes on the wire of its largest message, and of all that count with their mean: those of a
+    collective between two datacenters in an iteration."""
     rows, first, sites = job.predicted.messages, job.job.mesh.first_rank, np.array(sites_of(job.job))
     sizes, ends = rows["wire_bytes"], (sites[rows["source_rank"]], sites[rows["target_rank"]])
     found = []
@@ -87,6 +87,7 @@ def _counted_bytes(job: TrainedJob, flows: Sequence[_Flow]) -> list[float]:
         code = MESSAGE_KINDS.index(kind)
         alike = (ends[0] == sites[source]) & (ends[1] == sites[target]) & (rows["kind"] == code)
         own = alike & (rows["source_rank"] == source) & (rows["target_rank"] == target)
+        largest = sizes[own].max(initial=0.0) or sizes.max(initial=0.0)  # of one that was not predicted
         together = np.bincount(rows["iteration"][alike], sizes[alike]) if code in COLLECTIVES else sizes[own]
-        found.append(float(together.max() if len(together) else sizes.max(initial=0.0)))
+        found.append((float(largest), float(together.max(initial=0.0))))
     return found

@@ -140,3 +140,4 @@ def test_losses_touch_all_messages_for_which_the_window_may_stay_too_small() -> 
     assert chance.touches(6 * 9014) < 0.2
     assert chance.touches(7 * 9014) == 1.0
     assert Chance(0.0, 0.0).touches(1e9) == 0.0
+    assert chance.touches(9014, 8 * 9014) == pytest.approx(1 - 0.99**16), "eight that count with their mean"
