@@ -202,10 +202,11 @@ def of_gloo(plan: Plan, job: Job) -> list[str]:
             trips.append(sum(network.links[index].delay_s for index in ways))
             rates += [network.links[index].rate_bps for index in ways]
     size = job.workload.stage_bytes(job.mesh.pp)
-    about = show_time(gloo_all_reduce_s(job.mesh.dp, size, max(trips), min(rates)))
+    about_s = gloo_all_reduce_s(job.mesh.dp, size, max(trips), min(rates))
+    takes = f"one of {show_size(size)} takes about {show_time(about_s)} here" if about_s else "no link is on its way"
     return [
         "gloo's own all-reduce is not in the model: predicted as a ring of messages, but its segments are sent when "
-        f"they are asked for, two at once; one of {show_size(size)} takes about {about} here"
+        f"they are asked for, two at once; {takes}"
     ]
 
 

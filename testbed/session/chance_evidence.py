@@ -40,11 +40,12 @@ def chance_of_flows(
     if not held:
         return {"jitter_s": [], "losses_touch": []}
     flows, by_gloo = by_flow(times, job.job.mesh.first_rank), any(of_gloo(plan, other) for other in plan.jobs)
-    at: dict[str, float] = {}
+    shares, crossed = list[float](), list[list[str]]()
     for other in case.jobs:
         pairs, touched = _touched(plan, case, other, _flows_of(other))
-        for direction, share in touched_at(touched, directions_of_pairs(plan, case.case, pairs)).items():
-            at[direction] = max(at.get(direction, 0.0), share)
+        shares += touched
+        crossed += directions_of_pairs(plan, case.case, pairs)
+    at = touched_at(shares, crossed)
     pairs, touched = _touched(plan, case, job, [(flow.source_rank, flow.target_rank, flow.kind) for flow in flows])
     ways = directions_of_pairs(plan, case.case, pairs)
     touched = [max([share, *(at[each] for each in way)]) for share, way in zip(touched, ways, strict=True)]
