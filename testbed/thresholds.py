@@ -68,6 +68,9 @@ LATE_START_SHARE = Limit(0.25, "half must be late before the median moves")
 
 SPREAD = Limit(0.10, "the same work at the same pace takes the same time")
 
+MEDIAN_KNOWN = Limit(0.05, "where losses or jitter scatter times, enough iterations tell their median all the same")
+"""The further end of the 95 % interval of the median, as a share of it."""
+
 SPREAD_VIRTUAL = Limit(1e-3, "on the virtual clock every iteration takes the same, to a hundredth of this")
 """Where the model has all that the plan asks for; what it hangs on by chance (a range) comes on top."""
 

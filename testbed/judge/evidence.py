@@ -160,7 +160,12 @@ def judge(case: CaseEvidence) -> list[Check]:
         *_given(case),
         *([execution_check(case.executed, case.planned, case.takes_part)] if case.planned else []),
         *fidelity.run_checks(
-            rows, case.comparable_s, paced=case.paced, spread=_spread(case), lossless=case.network.lossless
+            rows,
+            case.comparable_s,
+            paced=case.paced,
+            spread=_spread(case),
+            lossless=case.network.lossless,
+            by_chance=case.network.jitters or not case.network.lossless,
         ),
         fidelity.network_check(case.network),
         *_of_network(case),

@@ -16,6 +16,9 @@ from testbed.trace.tables import Trace
 from testbed.train.assignment import IterationRecord, MessageName
 from testbed.train.rank_witness import RankWitness
 
+MEDIAN_INTERVAL = 0.95
+"""How surely the interval that is told of a median holds it."""
+
 
 class Witnesses(NamedTuple):
     """What the machine did during an iteration; nan where it does not tell."""
@@ -136,3 +139,17 @@ def median_and_iqr(values: NDArray[np.float64]) -> tuple[float, float]:
     """Median, and distance between the quartiles."""
     low, middle, high = np.percentile(values, (25, 50, 75))
     return float(middle), float(high - low)
+
+
+def median_known_to(values: NDArray[np.float64]) -> float:
+    """How far the ends of the median's 95 % interval are from the median, as a share of it: the further one.
+
+    The ends are order statistics, whatever the distribution: the number of values below the median is binomial with a
+    chance of one half (Conover, Practical Nonparametric Statistics, 3.2). Fewer than six values: the extremes.
+    """
+    ordered, middle = np.sort(values), float(np.median(values))
+    count, below, likely = len(ordered), 0, 0.0
+    while (likely := likely + math.comb(count, below) / 2**count) <= (1 - MEDIAN_INTERVAL) / 2:
+        below += 1
+    low, high = ordered[max(below - 1, 0)], ordered[min(count - below, count - 1)]
+    return float(max(middle - low, high - middle)) / middle
