@@ -214,10 +214,13 @@ def off_range(time_s: float, low_s: float, high_s: float) -> float:
     return (time_s - min(max(time_s, low_s), high_s)) / low_s
 
 
-def reason(off: float, limit: Limit, named: str) -> str:
-    """Why a run that changed cannot be trusted."""
+def reason(off: float, limit: Limit, found: Changes, *, loses: bool = False) -> str:
+    """Why a run that changed cannot be trusted. `loses`: of a network that loses packets, with what may be meant."""
     unlike = "" if np.isnan(off) else f", and the median is {off:+.2%} off that of the others (limit {limit.per_cent})"
-    return f"something changed in {named}{unlike}"
+    before = int(np.argmax(found.iterations))
+    settles = loses and before and not found.by_messages.any() and found.iterations[before:].all()
+    more = f"; TCP's windows are wide before the first losses: try {before} more for warm-up" if settles else ""
+    return f"something changed in {found.named}{unlike}{more}"
 
 
 def from_first(values: Floats) -> Floats:

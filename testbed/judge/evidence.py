@@ -312,7 +312,7 @@ def _against_each_other(case: CaseEvidence) -> Check:
         "-" if np.isnan(off) else f"{off:+.2%}",
         limit.per_cent,
         limit.why,
-        (changes.reason(off, limit, found.named),) if untrusted else (),
+        (changes.reason(off, limit, found, loses=loses),) if untrusted else (),
         (found.named,) if noted else (),
     )
 

@@ -39,10 +39,14 @@ class MeasuredPath:
     """As the topology counts: with the headers that a lab's link carries."""
     sent_bytes: int
     believed_round_trip_s: float
+    believed_delay_s: float
+    """Of it the way there."""
     believed_rate_bps: float
     """Of the slowest link on the way."""
     links: tuple[str, ...]
-    """On the way, by the topology."""
+    """On the way, by the topology: names of links."""
+    links_back: tuple[str, ...]
+    """On the way back."""
 
     @property
     def delay_off(self) -> bool:
@@ -108,8 +112,10 @@ def _beside(
         rate_bps=payload_bps * (MSS + ACK_BYTES) / MSS,
         sent_bytes=served.received_bytes,
         believed_round_trip_s=sum(network.links[index].delay_s for index in (*there, *back)),
+        believed_delay_s=sum(link.delay_s for link in links),
         believed_rate_bps=min((link.rate_bps for link in links), default=float("inf")),
-        links=tuple(link.label for link in links),
+        links=tuple(link.link for link in links),
+        links_back=tuple(network.links[index].link for index in back),
     )
 
 
@@ -130,18 +136,44 @@ def hints(paths: Sequence[MeasuredPath]) -> list[str]:
 def _hint(both: Sequence[MeasuredPath]) -> str:
     """Of both directions, or of the one that was measured."""
     first = both[0]
-    delay = show_time(statistics.median(path.round_trip_s for path in both) / 2)
-    rates = [show_rate(path.rate_bps) for path in both]
     ends = f"{first.source}, {first.target}"
-    if len(first.links) > 1:
+    delays = [show_time(delay_s) for delay_s in _delays_s(both)]
+    rates = [show_rate(path.rate_bps) for path in both]
+    ways = list(dict.fromkeys((first.links, first.links_back[::-1])))
+    if len(ways) > 1 or len(first.links) > 1:
+        said = " there, and back ".join(", ".join(way) for way in ways)
         return (
-            f"between {ends} the topology has {len(first.links)} links ({', '.join(first.links)}); measured one way "
-            f"{delay} over all of them, and {' and '.join(rates)}"
+            f"between {ends} the topology has {said}; measured {show_time(_round_trip_s(both))} there and back "
+            f"over all of them, and {' and '.join(rates)}"
         )
-    alike = len(both) == 1 or abs(both[0].rate_bps / both[1].rate_bps - 1) <= BELIEVED_RATE
-    slower = show_rate(min(path.rate_bps for path in both))
-    rate = f"rate: {slower}" if alike else f"forward: {{rate: {rates[0]}}}, reverse: {{rate: {rates[1]}}}"
-    return f"in the topology, as measured: - {{between: [{ends}], delay: {delay}, {rate}}}"
+    (name,) = first.links
+    named = "" if name in (f"{first.source}--{first.target}", f"{first.target}--{first.source}") else f"name: {name}, "
+    if len(both) > 1 and abs(both[0].rate_bps / both[1].rate_bps - 1) <= BELIEVED_RATE:
+        rates = [show_rate(min(path.rate_bps for path in both))]
+    values = {"delay": delays, "rate": rates}
+    alike = [f"{field}: {each[0]}" for field, each in values.items() if len(set(each)) == 1]
+    unlike = [
+        f"{side}: {{{', '.join(f'{field}: {each[place]}' for field, each in values.items() if len(set(each)) > 1)}}}"
+        for place, side in enumerate(("forward", "reverse"))
+        if len(alike) < len(values)
+    ]
+    return f"in the topology, as measured: - {{between: [{ends}], {named}{', '.join([*alike, *unlike])}}}"
+
+
+def _round_trip_s(both: Sequence[MeasuredPath]) -> float:
+    return statistics.median(path.round_trip_s for path in both)
+
+
+def _delays_s(both: Sequence[MeasuredPath]) -> tuple[float, float]:
+    """What to write for the way there and the one back: as the topology has it where the two together are right; else
+    each by half of what is missing more, since nothing tells on which way it is."""
+    first = both[0]
+    there_s, back_s = first.believed_delay_s, first.believed_round_trip_s - first.believed_delay_s
+    if not any(path.delay_off for path in both):
+        return there_s, back_s
+    measured_s = _round_trip_s(both)
+    there_s = min(max(there_s + (measured_s - first.believed_round_trip_s) / 2, 0.0), measured_s)
+    return there_s, measured_s - there_s
 
 
 def as_documents(paths: Sequence[MeasuredPath]) -> list[Mapping[str, Any]]:

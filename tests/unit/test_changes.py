@@ -17,6 +17,7 @@ from testbed.judge.messages import by_flow, by_iteration, message_times
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
 from testbed.schedule.registry import generate
+from testbed.thresholds import CHANGE_SHARE
 from testbed.trace.tables import Trace, concatenate
 from testbed.train.assignment import ReferenceOutcome
 
@@ -288,6 +289,32 @@ def test_of_all_that_leaves_a_node_the_node_is_named() -> None:
         shifted("20", ("b->a",), moved=False),
     ]
     assert changes.blamed(flows[:2], flows) == ["what leaves rank 1 (its node's interface, or the rank itself)"]
+
+
+@pytest.mark.parametrize(
+    ("loses", "slow", "advice"),
+    [
+        (True, range(5, COUNT), "try 5 more for warm-up"),
+        (True, range(8, 16), ""),
+        (True, range(8), ""),
+        (False, range(5, COUNT), ""),
+    ],
+    ids=["settled", "and back", "at first", "lossless"],
+)
+def test_of_a_network_that_loses_a_longer_warm_up_is_advised(loses: bool, slow: range, advice: str) -> None:
+    """TCP's windows are wide until the first losses: fast iterations at the beginning, then slower ones to the end."""
+    far = np.array([number in slow for number in range(COUNT)])
+    found = changes.find(range(2, 2 + COUNT), np.ones(COUNT), [], far, loses=loses)
+    said = changes.reason(0.2, CHANGE_SHARE, found, loses=loses)
+    assert said.endswith(advice or "(limit 1.0%)")
+    assert "something changed in iterations" in said
+
+
+def test_messages_that_changed_are_no_matter_of_warm_up() -> None:
+    shift_s = np.where(np.arange(COUNT) < 5, 0.0, 0.1)
+    flow = FlowParts(1, 2, "activation", ("paris->warsaw",), shift_s, 1e-3)
+    found = changes.find(range(COUNT), np.ones(COUNT), [flow], np.zeros(COUNT, bool), loses=True)
+    assert "warm-up" not in changes.reason(0.2, CHANGE_SHARE, found, loses=True)
 
 
 def test_a_check_without_notes_is_read_from_earlier_versions() -> None:

@@ -28,6 +28,7 @@ from testbed.judge.fidelity import ClockEvidence, NetworkEvidence, clock_check, 
 from testbed.plan.recovery import Checkpoints, Elastic, Failure, Recovery
 from testbed.planning.resolve import load_plan
 from testbed.spec import load_topology
+from testbed.spec.topology import Direction
 from testbed.thresholds import CLOCK_PACE, CLOCK_SHARE
 from testbed.train import received
 from testbed.train.connections import segments_sent_again
@@ -331,8 +332,18 @@ def test_a_path_is_measured_by_words_and_by_data() -> None:
     assert measured[0].sent_bytes == served.received_bytes
 
 
-THERE = MeasuredPath("paris", "warsaw", 0, 1, 20e-3, 19e-3, 1e9, 10**8, 20e-3, 1e9, ("paris->warsaw",))
-BACK = replace(THERE, source="warsaw", target="paris", links=("warsaw->paris",))
+LINK = ("paris--warsaw",)
+THERE = MeasuredPath("paris", "warsaw", 0, 1, 20e-3, 19e-3, 1e9, 10**8, 20e-3, 10e-3, 1e9, LINK, LINK)
+BACK = replace(THERE, source="warsaw", target="paris")
+
+
+def as_written(hint: str, directory: Path) -> list[Direction]:
+    """The directions of a topology that has the link of a hint."""
+    (link,) = yaml.safe_load(hint.partition(": ")[2])
+    network = {"name": "measured", "datacenters": {"paris": {"nodes": 1}, "warsaw": {"nodes": 1}}, "links": [link]}
+    file = directory / "measured.yaml"
+    file.write_text(yaml.safe_dump(network))
+    return load_topology(file).directions()
 
 
 def test_a_topology_that_is_right_needs_no_hint() -> None:
@@ -341,23 +352,52 @@ def test_a_topology_that_is_right_needs_no_hint() -> None:
 
 
 @pytest.mark.parametrize("rates", [(0.4e9, 0.41e9), (0.4e9, 0.8e9)], ids=["alike", "one way slower"])
-def test_a_hint_can_be_put_into_a_topology(tmp_path: Path, rates: tuple[float, float]) -> None:
-    measured = [replace(one, round_trip_s=30e-3, rate_bps=rate) for one, rate in zip((THERE, BACK), rates, strict=True)]
+@pytest.mark.parametrize("believed_s", [10e-3, 2e-3], ids=["alike", "one way longer"])
+def test_a_hint_can_be_put_into_a_topology(tmp_path: Path, rates: tuple[float, float], believed_s: float) -> None:
+    """What is missing of the round trip may be on either way; rates are each way's own."""
+    believed = (believed_s, 20e-3 - believed_s)
+    measured = [
+        replace(one, round_trip_s=30e-3, rate_bps=rate, believed_delay_s=delay_s)
+        for one, rate, delay_s in zip((THERE, BACK), rates, believed, strict=True)
+    ]
     (hint,) = hints(measured)
-    (link,) = yaml.safe_load(hint.partition(": ")[2])
-    network = {"name": "measured", "datacenters": {"paris": {"nodes": 1}, "warsaw": {"nodes": 1}}, "links": [link]}
-    file = tmp_path / "measured.yaml"
-    file.write_text(yaml.safe_dump(network))
-    there, back = load_topology(file).directions()
-    assert there.delay_s == back.delay_s == pytest.approx(15e-3)
+    there, back = as_written(hint, tmp_path)
+    assert (there.delay_s, back.delay_s) == pytest.approx([each + 5e-3 for each in believed])
     wanted = (min(rates), min(rates)) if rates[1] < 0.5e9 else rates
     assert (there.rate_bps, back.rate_bps) == pytest.approx(wanted)
 
 
+def test_a_hint_leaves_delays_that_are_right(tmp_path: Path) -> None:
+    measured = [replace(THERE, rate_bps=0.4e9, believed_delay_s=1e-3), replace(BACK, believed_delay_s=19e-3)]
+    (hint,) = hints(measured)
+    there, back = as_written(hint, tmp_path)
+    assert (there.delay_s, back.delay_s) == pytest.approx((1e-3, 19e-3))
+    assert (there.rate_bps, back.rate_bps) == pytest.approx((0.4e9, 1e9))
+
+
+def test_a_hint_names_no_delay_below_none(tmp_path: Path) -> None:
+    short = [replace(THERE, believed_delay_s=1e-3), replace(BACK, believed_delay_s=19e-3)]
+    (hint,) = hints([replace(one, round_trip_s=6e-3) for one in short])
+    there, back = as_written(hint, tmp_path)
+    assert (there.delay_s, back.delay_s) == pytest.approx((0.0, 6e-3))
+
+
+def test_a_hint_keeps_the_name_of_a_link(tmp_path: Path) -> None:
+    named = [replace(one, links=("fibre",), links_back=("fibre",), rate_bps=0.4e9) for one in (THERE, BACK)]
+    (hint,) = hints(named)
+    assert {direction.link for direction in as_written(hint, tmp_path)} == {"fibre"}
+
+
 def test_of_a_path_over_several_links_only_their_sum_is_known() -> None:
-    far = [replace(one, round_trip_s=40e-3, links=("paris->berlin", "berlin->warsaw")) for one in (THERE, BACK)]
-    (hint,) = hints(far)
-    assert "the topology has 2 links (paris->berlin, berlin->warsaw); measured one way 20 ms over all of them" in hint
+    two = ("berlin--paris", "berlin--warsaw")
+    far = [replace(THERE, round_trip_s=40e-3, links=two, links_back=two[::-1])]
+    (hint,) = hints([*far, replace(BACK, round_trip_s=40e-3, links=two[::-1], links_back=two)])
+    assert hint == (
+        "between paris, warsaw the topology has berlin--paris, berlin--warsaw; measured 40 ms there and back over all "
+        "of them, and 1 Gbit/s and 1 Gbit/s"
+    )
+    (hint,) = hints([replace(THERE, rate_bps=0.4e9, links_back=two[::-1]), replace(BACK, links=two[::-1])])
+    assert "the topology has paris--warsaw there, and back berlin--paris, berlin--warsaw; measured 20 ms" in hint
 
 
 # --- what the documentation says -----------------------------------------------------------------
