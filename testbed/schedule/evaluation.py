@@ -6,6 +6,7 @@ import gc
 import math
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -118,6 +119,10 @@ def _generate(task: ScheduleRequest, watch: Watch | None = None) -> PredictedSch
     return PredictedSchedule(generated, seconds)
 
 
+_ENDS_S = 10.0
+"""In which a process without work has ended; once in a while one waits for ever with the thread that brings it work."""
+
+
 class _KeptProcesses:
     """The processes that a block keeps, and what ends them; None: none has been asked for yet."""
 
@@ -183,15 +188,17 @@ def _processes(count: int) -> Iterator[ProcessPoolExecutor | None]:
     # not forked: a thread that draws progress may hold any lock
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_set_up)
+    until = 0.0
     try:
         yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in set(multiprocessing.active_children()) - running_before:
-            process.terminate()
-        raise
+        until = time.monotonic() + _ENDS_S
     finally:
-        pool.shutdown()
+        made = set(multiprocessing.active_children()) - running_before
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in made:
+            process.join(max(0.0, until - time.monotonic()))
+            process.kill()  # one that has ended already is joined
+            process.join()
 
 
 def _set_up() -> None:

@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -237,6 +238,17 @@ def test_processes_are_kept_within_a_block_and_end_with_it(monkeypatch: pytest.M
     assert len(first) == 1, "this process makes its share"
     assert first == second
     assert multiprocessing.active_children() == before
+
+
+def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "_ENDS_S", 0.1)
+    before, began = multiprocessing.active_children(), time.monotonic()
+    with evaluation._processes(1) as pool:
+        assert pool is not None
+        pool.submit(time.sleep, 600)
+        assert multiprocessing.active_children() != before
+    assert multiprocessing.active_children() == before
+    assert time.monotonic() - began < 300
 
 
 def test_what_runs_compiled_is_called_where_that_is_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
