@@ -172,12 +172,7 @@ def most_mappings(cpuinfo: Path = _CPU_INFO) -> float:
     """Pages that a process may share here; none where it is better to leave them alone."""
     if leaves_unwritten(cpuinfo):
         return 0
-    return _IN_A_GUEST if in_guest(cpuinfo) else math.inf
-
-
-def in_guest(cpuinfo: Path = _CPU_INFO) -> bool:
-    """Whether this is a guest of testbed.vm."""
-    return "User Mode Linux" in cpuinfo.read_text(encoding="utf-8")
+    return _IN_A_GUEST if "User Mode Linux" in cpuinfo.read_text(encoding="utf-8") else math.inf
 
 
 def leaves_unwritten(cpuinfo: Path = _CPU_INFO) -> bool:

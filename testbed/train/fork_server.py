@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from testbed.train.data import Corpus
     from testbed.train.protocol import WorldSpec
-    from testbed.train.written_pages import Pages
 
 _NAMES = 20_000
 """More than a worker makes; 2 ms."""
@@ -42,7 +41,7 @@ def main(arguments: list[str]) -> int:
     corpus = load_corpus()
     _leave_room_for_names()
     gc.freeze()  # nor need workers look at it, and copy its pages
-    gc.collect()  # nor write, in their first collection, to what is kept for use again
+    gc.collect()  # nor write, in their first collection, to what Python keeps for use again
     gc.enable()
     # the launcher may leave at any moment, with a word unread too: then nobody is there to be told
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -61,39 +60,34 @@ def _serve(control: Connection, corpus: Corpus, imported_s: float) -> None:
     from testbed.train.idle_threads import sleep_exactly
     from testbed.train.protocol import Imported, ReferenceTrained, StartWorkers, TrainReference
     from testbed.train.reference_process import trained_in_own_process
-    from testbed.train.written_pages import NO_PAGES
 
     control.send(Imported(imported_s))
-    written = NO_PAGES
     while True:
         match control.recv():
             case TrainReference() as request:
-                outcome, written = trained_in_own_process(request, corpus)
-                control.send(ReferenceTrained(outcome))
+                control.send(ReferenceTrained(trained_in_own_process(request, corpus)))
             case StartWorkers(world):
                 sleep_exactly()
-                _hold(_forked(control, world, corpus, written), control)
+                _hold(_forked(control, world, corpus), control)
             case other:
                 raise TypeError(f"not a message for the fork server: {other!r}")
 
 
-def _forked(control: Connection, world: WorldSpec, corpus: Corpus, written: Pages) -> dict[int, int]:
-    """Fork the workers of a world, which are likely to write what is `written`; returns their ranks, by process."""
+def _forked(control: Connection, world: WorldSpec, corpus: Corpus) -> dict[int, int]:
+    """Fork the workers of a world; returns their ranks, by process."""
     from testbed.lab.namespaces import fork_into
     from testbed.train.pacing import needed_spin_s
     from testbed.train.worker import become_worker
-    from testbed.train.written_pages import to_copy
 
     worker_fds = [reduction.recv_handle(control) for _ in world.places]
     longest_spin_s = needed_spin_s(min)  # before there are workers, who would be in each other's way
     ranks: dict[int, int] = {}
     gc.freeze()  # what has come since the imports stays, too
     gc.collect()
-    ranges = to_copy(written)
     for rank, place in enumerate(world.places):
         pid = fork_into(place.container_pid)
         if pid == 0:
-            become_worker(rank, world, control, worker_fds, corpus, longest_spin_s, ranges)
+            become_worker(rank, world, control, worker_fds, corpus, longest_spin_s)
         ranks[pid] = rank
     for fd in worker_fds:
         os.close(fd)

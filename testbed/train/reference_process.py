@@ -9,8 +9,6 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pickle import UnpicklingError
 
-import numpy as np
-
 from testbed.lab.confinement import confine, own_machine
 from testbed.lab.namespaces import die_with_parent, fork_into_new_pid_namespace
 from testbed.train.assignment import ReferenceOutcome
@@ -18,12 +16,10 @@ from testbed.train.data import Corpus
 from testbed.train.protocol import TrainReference
 from testbed.train.received import receive
 from testbed.train.reference import train_reference
-from testbed.train.written_pages import NO_PAGES, Pages, written
 
 
-def trained_in_own_process(request: TrainReference, corpus: Corpus) -> tuple[ReferenceOutcome, Pages]:
-    """The losses, or why there are none: whatever happens to the process is no reason to end the run. And what of the
-    memory that it shared with this process it has written."""
+def trained_in_own_process(request: TrainReference, corpus: Corpus) -> ReferenceOutcome:
+    """The losses, or why there are none: whatever happens to the process is no reason to end the run."""
     ours, theirs = Pipe(duplex=False)
     pid = os.fork() if request.confinement is None else fork_into_new_pid_namespace()
     if pid == 0:
@@ -31,24 +27,19 @@ def trained_in_own_process(request: TrainReference, corpus: Corpus) -> tuple[Ref
     theirs.close()
     try:
         if not ours.poll(request.deadline_s):
-            return _refused(f"one process did not train the same within {request.deadline_s:.0f} s")
+            return ReferenceOutcome(refused=f"one process did not train the same within {request.deadline_s:.0f} s")
         answer = receive(ours)
     except UnpicklingError as error:
-        return _refused(f"the process that trained the same without a pipeline lies: {error}")
+        return ReferenceOutcome(refused=f"the process that trained the same without a pipeline lies: {error}")
     except (EOFError, OSError):
-        return _refused("the process that trained the same without a pipeline ended without a word")
+        return ReferenceOutcome(refused="the process that trained the same without a pipeline ended without a word")
     finally:
         ours.close()
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    match answer:
-        case (ReferenceOutcome() as outcome, np.ndarray(dtype=np.uint64, ndim=1) as pages):
-            return outcome, pages
-    return _refused(f"the process that trained the same without a pipeline lies: {type(answer).__name__} is no outcome")
-
-
-def _refused(reason: str) -> tuple[ReferenceOutcome, Pages]:
-    return ReferenceOutcome(refused=reason), NO_PAGES
+    if not isinstance(answer, ReferenceOutcome):
+        return ReferenceOutcome(refused=f"the process that trained the same without a pipeline lies: {answer!r:.60}")
+    return answer
 
 
 def _train(request: TrainReference, corpus: Corpus, answer: Connection) -> None:
@@ -71,9 +62,8 @@ def _train(request: TrainReference, corpus: Corpus, answer: Connection) -> None:
         took_s = time.monotonic() - began
         parameters = trained.parameters if request.lasts else None
         rounding = trained.loss_rounding, trained.norm_rounding
-        outcome = ReferenceOutcome(trained.losses, trained.gradient_norms, took_s, "", parameters, *rounding)
-        answer.send((outcome, written()))
+        answer.send(ReferenceOutcome(trained.losses, trained.gradient_norms, took_s, "", parameters, *rounding))
     except BaseException as error:  # noqa: BLE001 - nothing may escape a fork, and the run's verdict needs the reason
-        answer.send(_refused(f"training in one process failed: {type(error).__name__}: {error}"))
+        answer.send(ReferenceOutcome(refused=f"training in one process failed: {type(error).__name__}: {error}"))
     finally:
         os._exit(0)

@@ -37,7 +37,6 @@ from testbed.train.rank_witness import Accounts
 from testbed.train.schedule_run import RankProcess, ScheduleRun
 from testbed.train.streams import Streams, interface_list
 from testbed.train.training_state import TrainingState
-from testbed.train.written_pages import Ranges, copy_now
 
 _WARMUP_TAG = 1 << 24
 """Times the most streams there may be, it still is a tag."""
@@ -53,20 +52,17 @@ def become_worker(
     worker_fds: Sequence[int],
     corpus: Corpus,
     longest_spin_s: float,
-    written: Ranges,
 ) -> NoReturn:
     """Make the calling process, just forked into its container's PID namespace, the worker of `rank`.
 
     It enters the container's other namespaces, and ends as its work ends.
 
     `worker_fds` are the launcher's connections to all ranks. Those of other ranks are closed, and the fork
-    server's own. `longest_spin_s`: of the ends of its sleeps. `written`: memory that it is likely to write, as ranges
-    (written_pages.py).
+    server's own. `longest_spin_s`: of the ends of its sleeps.
     """
     launcher = Connection(worker_fds[rank])
     status = 1
     try:
-        copy_now(written)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
         faulthandler.enable()  # a crash inside of a library says in the log where it came from
         faulthandler.register(protocol.SHOW_THREADS)

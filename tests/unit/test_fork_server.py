@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
+
+from testbed.spec import load_workload
+from testbed.train import reference_process
+from testbed.train.protocol import TrainReference
+
+WORKLOADS = Path(__file__).parents[2] / "workloads"
 
 PROGRAM = """
 import os, resource, sys
@@ -51,3 +60,16 @@ def test_the_table_of_names_grows_in_a_worker_where_no_room_was_left(room: bool)
         pytest.skip("this kernel hands out memory in large pages, by which a table's growth is not seen")
     assert done.returncode == 0, done.stderr
     assert (int(done.stdout) < 300) is room
+
+
+def test_a_reference_that_says_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process runs the job's code, which could say anything in its place: that is no reason to end the run."""
+
+    def lie(_request: TrainReference, _corpus: object, answer: Connection) -> None:
+        answer.send({"losses": [1.0]})
+        os._exit(0)
+
+    monkeypatch.setattr(reference_process, "_train", lie)
+    request = TrainReference(load_workload(WORKLOADS / "tiny-gpt-pp4.yaml"), 1, deadline_s=60.0)
+    outcome = reference_process.trained_in_own_process(request, None)  # type: ignore[arg-type]
+    assert outcome.refused == "the process that trained the same without a pipeline lies: {'losses': [1.0]}"
