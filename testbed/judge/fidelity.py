@@ -167,14 +167,14 @@ def run_checks(
     *,
     paced: bool,
     spread: Limit = SPREAD,
-    lossless: bool = True,
-    by_chance: bool = False,
+    loses: bool = False,
+    jitters: bool = False,
 ) -> list[Check]:
     """What the measured iterations themselves tell; the middle half of their times, as far as they can be compared with
-    each other, may `spread` by so much, or by more where packets are lost or delayed `by_chance` and the median is well
-    known all the same. `lossless`: whether the experiment asked for a network without loss."""
-    checks = [_memory(rows), _starts(rows), _spread(times_s, spread, by_chance=by_chance)]
-    return [_slots(rows, lossless=lossless), *checks] if paced else checks
+    each other, may `spread` by so much, or by more where the experiment asked for a network that `loses` packets or
+    `jitters` and the median is well known all the same."""
+    checks = [_memory(rows), _starts(rows), _spread(times_s, spread, by_chance=loses or jitters)]
+    return [_slots(rows, loses=loses), *checks] if paced else checks
 
 
 def _memory(rows: Sequence[IterationRow]) -> Check:
@@ -185,13 +185,13 @@ def _memory(rows: Sequence[IterationRow]) -> Check:
     return Check("microbatches held", found, "as ordered", why, (reason,) if off else ())
 
 
-def _slots(rows: Sequence[IterationRow], *, lossless: bool) -> Check:
+def _slots(rows: Sequence[IterationRow], *, loses: bool) -> Check:
     share = sum(row.overruns for row in rows) / sum(row.actions for row in rows)
     worst = max(row.worst_overrun_s for row in rows)
     reason = (
         f"{share:.1%} of the actions did not fit into their slots (worst by {worst * 1e3:.1f} ms, "
         f"limit {OVERRUN_SHARE.value:.0%}): longer pacing or a smaller model is needed"
-    ) + ("" if lossless else ", unless that is what tensor ranks waited for packets that were lost")
+    ) + (", unless that is what tensor ranks waited for packets that were lost" if loses else "")
     return share_check("actions beyond their slots", share, OVERRUN_SHARE, reason)
 
 

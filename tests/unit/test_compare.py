@@ -119,6 +119,6 @@ def test_an_action_that_waits_for_what_was_lost_need_not_be_too_long() -> None:
     long = [one._replace(overruns=2) for one in rows(1.0)]
     for lossless in (True, False):
         (check,) = [
-            one for one in run_checks(long, np.ones(3), paced=True, lossless=lossless) if "slots" in one.question
+            one for one in run_checks(long, np.ones(3), paced=True, loses=not lossless) if "slots" in one.question
         ]
         assert ("waited for packets that were lost" in check.reasons[0]) is not lossless

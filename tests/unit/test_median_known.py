@@ -13,7 +13,7 @@ from testbed.judge.iterations import IterationRow, Witnesses, median_known_to
 
 def spread_check(times_s: np.ndarray, *, by_chance: bool) -> Check:
     row = IterationRow(0, False, 1.0, 0.4, 5.0, (4.0, 3.0), (4.0, 3.0), 0, 0.0, 96, 0.0, Witnesses())
-    return run_checks([row], times_s, paced=True, by_chance=by_chance)[-1]
+    return run_checks([row], times_s, paced=True, jitters=by_chance)[-1]
 
 
 def sign_test(below: int, count: int) -> float:
