@@ -41,7 +41,10 @@ def calibrate(
         ),
     ] = None,
     size: Annotated[
-        list[str] | None, typer.Option(help="With --engine: a message's size (repeatable); default: the workload's.")
+        list[str] | None,
+        typer.Option(
+            help="With --engine: a message's size, that of its tensor at least (repeatable); default: the workload's."
+        ),
     ] = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
