@@ -218,7 +218,7 @@ def reason(off: float, limit: Limit, found: Changes, *, loses: bool = False) -> 
     """Why a run that changed cannot be trusted. `loses`: of a network that loses packets, with what may be meant."""
     unlike = "" if np.isnan(off) else f", and the median is {off:+.2%} off that of the others (limit {limit.per_cent})"
     before = int(np.argmax(found.iterations))
-    settles = loses and before and not found.by_messages.any() and found.iterations[before:].all()
+    settles = loses and off > 0 and before and not found.by_messages.any() and found.iterations[before:].all()
     more = f"; TCP's windows are wide before the first losses: try {before} more for warm-up" if settles else ""
     return f"something changed in {found.named}{unlike}{more}"
 

@@ -307,6 +307,7 @@ def test_of_a_network_that_loses_a_longer_warm_up_is_advised(loses: bool, slow: 
     found = changes.find(range(2, 2 + COUNT), np.ones(COUNT), [], far, loses=loses)
     said = changes.reason(0.2, CHANGE_SHARE, found, loses=loses)
     assert said.endswith(advice or "(limit 1.0%)")
+    assert "warm-up" not in changes.reason(-0.2, CHANGE_SHARE, found, loses=loses), "they do not become faster"
     assert "something changed in iterations" in said
 
 
