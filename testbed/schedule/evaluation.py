@@ -6,8 +6,8 @@ import gc
 import math
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -22,6 +22,7 @@ from testbed.spec.choice import ScheduleChoice
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
+    from multiprocessing.process import BaseProcess
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -120,7 +121,7 @@ def _generate(task: ScheduleRequest, watch: Watch | None = None) -> PredictedSch
 
 
 _ENDS_S = 10.0
-"""In which a process without work has ended; once in a while one waits for ever with the thread that brings it work."""
+"""In which a process without work ends; concurrent.futures would wait for it for ever."""
 
 
 class _KeptProcesses:
@@ -184,21 +185,26 @@ def _processes(count: int) -> Iterator[ProcessPoolExecutor | None]:
     import multiprocessing  # slow to import: only where it is used
     from concurrent.futures import ProcessPoolExecutor
 
-    running_before = set(multiprocessing.active_children())
     # not forked: a thread that draws progress may hold any lock
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_set_up)
-    until = 0.0
+    ends_s = 0.0
     try:
         yield pool
-        until = time.monotonic() + _ENDS_S
+        ends_s = _ENDS_S
     finally:
-        made = set(multiprocessing.active_children()) - running_before
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in made:
-            process.join(max(0.0, until - time.monotonic()))
-            process.kill()  # one that has ended already is joined
-            process.join()
+        # its own alone, which nothing public tells: whoever calls this may have others
+        own = list((pool._processes or {}).values())
+        late = threading.Timer(ends_s, _kill, [own])
+        late.start()
+        pool.shutdown(cancel_futures=True)
+        late.cancel()
+        late.join()
+
+
+def _kill(processes: Iterable[BaseProcess]) -> None:
+    for process in processes:
+        process.kill()
 
 
 def _set_up() -> None:

@@ -83,7 +83,7 @@ def _forked(control: Connection, world: WorldSpec, corpus: Corpus) -> dict[int, 
     longest_spin_s = needed_spin_s(min)  # before there are workers, who would be in each other's way
     ranks: dict[int, int] = {}
     gc.freeze()  # what has come since the imports stays, too
-    gc.collect()
+    gc.collect()  # as above
     for rank, place in enumerate(world.places):
         pid = fork_into(place.container_pid)
         if pid == 0:

@@ -240,14 +240,22 @@ def test_processes_are_kept_within_a_block_and_end_with_it(monkeypatch: pytest.M
     assert multiprocessing.active_children() == before
 
 
-def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_end_is_ended_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "_ENDS_S", 0.1)
-    before, began = multiprocessing.active_children(), time.monotonic()
+    before, began = set(multiprocessing.active_children()), time.monotonic()
     with evaluation._processes(1) as pool:
         assert pool is not None
         pool.submit(time.sleep, 600)
-        assert multiprocessing.active_children() != before
-    assert multiprocessing.active_children() == before
+        (ours,) = set(multiprocessing.active_children()) - before
+        others = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+        others.start()
+    try:
+        assert not ours.is_alive()
+        assert others.is_alive()
+    finally:
+        others.kill()
+        others.join()
+    assert set(multiprocessing.active_children()) == before
     assert time.monotonic() - began < 300
 
 
