@@ -12,7 +12,7 @@ from testbed import extras
 from testbed.cli import options
 from testbed.cli.range_cells import show_ranges
 from testbed.cli.untrusted import why_untrusted
-from testbed.errors import ExitCode
+from testbed.errors import ExitCode, listed
 
 if TYPE_CHECKING:
     from testbed.cli.progress import Terminal
@@ -161,14 +161,15 @@ def _own_rates(found: Sweep) -> list[str]:
     from testbed.units import show_rate
 
     lines = []
-    for rate in found.links.own_bps:
+    for rate, directions in found.links.directions_at.items():
         enough = [knee.label for knee in found.knees if knee.enough_bps is not None and knee.enough_bps <= rate]
         others = [knee.label for knee in found.knees if knee.label not in enough]
         said = [f"enough for {', '.join(enough)}"] if enough else []
         if others:
             beyond = rate > found.swept[-1].rate_bps
             said.append(f"{', '.join(others)} {'needs more than was tried' if beyond else 'would gain from more'}")
-        lines.append(f"the topology's own rate is {show_rate(rate)}: {'; '.join(said)}")
+        of = f" of {listed(directions)}" if len(found.links.own_bps) > 1 else ""
+        lines.append(f"the topology's own rate{of} is {show_rate(rate)}: {'; '.join(said)}")
     return lines
 
 

@@ -32,13 +32,14 @@ MOST_SECONDS = 3600.0
 LEAST_RATE_BPS, MOST_EVENT_RATE_BPS, MOST_EVENT_DELAY_S = 1e3, 1e15, 10.0
 _MOST_DIGITS = 9
 
-_WHAT = "link NAME [A -> B], datacenter NAME, or rank N, then what happens to it"
+_FAILS = "; what fails is said with --failure"
+_WHAT = f"link NAME [A -> B], datacenter NAME, or rank N, then what happens to it{_FAILS}"
 _HAPPENS = (
     "rate 200 Mbit/s, rate 60 %, delay 12 ms, delay x4, loss 1 %, jitter 2 ms, down for 30 ms [then delay 9 ms] "
     "[then rate 60 %], trace FILE.csv, lost, traffic 60 % every 6, or cut (shared 40 %) for 50 ms every 3 s until 20 s "
     "[seed 7]"
 )
-_SLOWER = "[JOB] rank 2 slower x1.5"
+_SLOWER = f"[JOB] rank 2 slower x1.5{_FAILS}"
 LEAST_FACTOR, MOST_FACTOR = 0.01, 1000.0
 """Of a delay, a rate or a slot."""
 MOST_LOSS = 0.5

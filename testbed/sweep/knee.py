@@ -38,8 +38,13 @@ class Links(NamedTuple):
     name: str
     numbers: tuple[int, ...]
     lab_per_asked: float
-    own_bps: tuple[float, ...]
-    """Their rates in the topology's file, each once, ascending."""
+    directions_at: Mapping[float, tuple[str, ...]]
+    """By their rates in the topology's file, ascending, the labels of those that have it."""
+
+    @property
+    def own_bps(self) -> tuple[float, ...]:
+        """Their rates in the topology's file, each once, ascending."""
+        return tuple(self.directions_at)
 
 
 class Swept(NamedTuple):
@@ -106,7 +111,9 @@ def links_of(topology: Topology, plan: Plan, name: str | None) -> Links:
     chosen = tuple(index for index, direction in enumerate(directions) if name in (None, direction.link))
     first = chosen[0]
     what = name or (next(iter(names)) if len(names) == 1 else "all links")
-    own = tuple(sorted({directions[index].rate_bps for index in chosen}))
+    own: dict[float, tuple[str, ...]] = {}
+    for direction in sorted((directions[index] for index in chosen), key=lambda one: one.rate_bps):
+        own[direction.rate_bps] = (*own.get(direction.rate_bps, ()), direction.label)
     return Links(what, chosen, planned(plan.network).links[first].rate_bps / directions[first].rate_bps, own)
 
 

@@ -130,6 +130,10 @@ def test_the_command_draws_and_names_the_rates(tmp_path: Path, monkeypatch: pyte
     assert document["own_bps"] == [1e9]
     assert document["knees"][0]["full_bps"] == pytest.approx(134.3e6, rel=1e-3)
     assert len(document["rates"]) == 5
+    slow_back = ["--set", "topology.links.0.reverse={rate: 100 Mbit/s}"]
+    unlike = " ".join(CliRunner().invoke(app, [*words, *slow_back]).output.split())
+    assert "own rate of warsaw->paris is 100 Mbit/s: geopipe would gain from more" in unlike
+    assert "own rate of paris->warsaw is 1 Gbit/s: enough for geopipe" in unlike
     refused = CliRunner().invoke(app, [*words, "--picture", "k.pdf"])
     assert isinstance(refused.exception, BadInput)
 

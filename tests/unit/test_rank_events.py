@@ -126,6 +126,7 @@ def test_a_plan_keeps_them_and_refuses_what_cannot_be() -> None:
         ("rank x slower x2 at 3", "got 'x', expected the number of a rank"),
         ("other rank 1 slower x2 at 3", "got 'other', expected one of the jobs"),
         ("rank 1 slower x2 for 3 s at 1", "expected .JOB. rank 2 slower x1.5"),
+        ("rank 1 fails at 3", "expected .JOB. rank 2 slower x1.5; what fails is said with --failure"),
     ],
 )
 def test_the_command_says_what_is_wrong(event: str, expected: str) -> None:
