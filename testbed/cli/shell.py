@@ -78,10 +78,10 @@ def _on_routes(lab: Lab, plan: Plan, case: Case) -> str:
 
     gone, wanted = lost(plan, case), routes_of_nodes(plan, case)
     if gone:
-        lab.lose(*gone)
+        lab.routes.lose(*gone)
     if plan.enforcement == "ports":
-        lab.choose_ports(wanted)
-    enforced = lab.use_routes(wanted)
+        lab.routes.choose_ports(wanted)
+    enforced = lab.routes.use(wanted)
     without = f", without {' + '.join(gone)}" if gone else ""
     others = f"{len(enforced.pinned)} pairs of nodes elsewhere than by default"
     return f"routes of {case.label}{without}: {enforced if plan.enforcement == 'ports' else others}"

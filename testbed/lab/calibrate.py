@@ -151,7 +151,7 @@ def calibrate(
     With the checks of a first time, only links that were not as asked are measured `again`.
     """
     checks: list[LinkCheck] = []
-    with lab.blaming("links were measured"):
+    with lab.alive.blaming("links were measured"):
         counted: Sequence[LinkCounters] = lab.counters()
         for link in lines(lab):
             earlier = again[len(checks) : len(checks) + len(link)]
@@ -161,7 +161,7 @@ def calibrate(
                 found, counted = _measure_with_patience(lab, link, earlier, counted, progress)
                 checks += found
     if any(check.broken for check in checks):
-        lab.require_alive("links were measured")
+        lab.alive.require("links were measured")
     return checks
 
 

@@ -6,38 +6,34 @@ Where the topology has network cards (`inside`), a node's own end of its veth pa
 without nodes.
 
 Everything is routed (no Ethernet switch, no bridge, no controller), along exactly the routes of the plan; wires.py lays
-the wires, routes.py and flow_routes.py the routes, addresses.py explains addresses. A Lab is built inside a sandbox
+the wires, lab_routes.py the routes, addresses.py explains addresses. A Lab is built inside a sandbox
 (sandbox.py), which is also what removes it.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 from mininet.net import Mininet
 
-from testbed.errors import RunFailed, in_words
-from testbed.grouping import grouped
-from testbed.lab import addresses, cards, ports, transport
+from testbed.errors import RunFailed
+from testbed.lab import addresses, cards, transport
 from testbed.lab.cgroups import LabGroups, NodeLimits, limited
 from testbed.lab.container import Container
 from testbed.lab.counters import tcp_counters
-from testbed.lab.flow_routes import Enforced, FlowRoutes
-from testbed.lab.hashing import Hashing, equal_hops, hash_by_ports
+from testbed.lab.hashing import hash_by_ports
 from testbed.lab.host_settings import Host, HostPriority
+from testbed.lab.lab_routes import LabRoutes
+from testbed.lab.liveness import Liveness
 from testbed.lab.metrics import Metrics
 from testbed.lab.namespaces import attach, inside
 from testbed.lab.naming import LabNames
 from testbed.lab.netlink import KeptConnections, Netlink, shown_interface, shown_route
 from testbed.lab.probes import Ends, one_way_delays
-from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import LinkCounters, TimedChange, TimedShaper, choose, require_timed, tbf
 from testbed.lab.shaping.passage import added_s
@@ -47,12 +43,8 @@ from testbed.lab.wires import Cabling
 from testbed.plan.events import links_change
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan, Route
-from testbed.plan.routes import datacenter_of
 from testbed.plan.timeline import LinkEvent
 from testbed.spec.topology import Direction
-
-_ENDING_S, _LOOK_S = 0.5, 0.02
-"""How long a process may take to have ended once its devices are gone, and how often that is looked at."""
 
 _COMING_UP = 16
 """Containers whose shells come up side by side: each waits for others' programs to be loaded more than it computes."""
@@ -75,7 +67,7 @@ def serves_as_well(plan: Plan, other: Plan) -> bool:
 class Lab:
     """A live lab of a plan's network, as a context manager. Build it in the main thread of a sandbox.
 
-    Traffic takes the network's default routes; `use_routes` lays a case's over them.
+    Traffic takes the network's default routes; `routes.use` lays a case's over them.
     `largest_burst_bytes` is the most that a node may have on its way to another: queues and initial windows have room
     for it, so what is handed to a link first leaves first, whole.
     Raises MachineLacks when something is missing on the machine, RunFailed when the kernel refuses a setting.
@@ -96,12 +88,14 @@ class Lab:
         """Of every datacenter and switch, by its name."""
         self._say = progress or (lambda _text: None)
         self._host = Host(host_priority)
-        self._sysctls: dict[str, dict[str, str]] = {}
+        self.sysctls: dict[str, dict[str, str]] = {}
+        """Of every container, what was set there."""
         self._net: Any = None
         self.groups = LabGroups({})
         """Which hold the nodes' ranks to their limits."""
         self._limited = ExitStack()
         self._netlinks = KeptConnections()
+        self.alive = Liveness(self.processes)
         self._asked_shaper = shaper
         self._take(plan, largest_burst_bytes)
 
@@ -116,9 +110,6 @@ class Lab:
         self.largest_burst_bytes = largest_burst_bytes
         self._seed, self.virtual = plan.seed, plan.clock.name == "virtual"
         self._limits = plan.network.limits
-        self._state = planned(plan.network)
-        """Without what `lose` took."""
-        self._default_routes: RoutesOfPairs = {}
         self.by_ports = plan.enforcement == "ports"
         changes = [event for event in plan.events if isinstance(event, LinkEvent)]
         self._shaper = choose(self._asked_shaper, timed=links_change(plan))
@@ -126,7 +117,8 @@ class Lab:
         self._metrics = Metrics(plan.network, largest_burst_bytes, changes)
         self._profile = transport.profile(plan.transport, self._metrics.largest_window_bytes())
         self._wires = Cabling(self, plan.framing, self._metrics, plan.seed)
-        self._flow_routes = FlowRoutes(self)
+        sized = self._metrics if self._profile.initial_windows else None
+        self.routes = LabRoutes(self, planned(plan.network), self._wires, sized)
 
     # --- what is where -------------------------------------------------------------------------
 
@@ -184,7 +176,7 @@ class Lab:
     def probe_s(self, source: str, target: str, frame_bytes: int) -> float:
         """Seconds that a frame of so many bytes takes between two nodes: the least of a few, which are sent while
         nothing else is on its way. Raises RunFailed where too few of them arrive."""
-        route = [self.directions[number] for number in self._default((source, target))]
+        route = [self.directions[number] for number in self.routes.default((source, target))]
         delay_s, rate_bps = sum(link.delay_s for link in route), min(link.rate_bps for link in route)
         ends = Ends(self.containers[source], self.address(source), self.containers[target], self.address(target))
         return one_way_delays(ends, delay_s, rate_bps, at_most=_PROBES, frame_bytes=frame_bytes).minimum
@@ -192,7 +184,7 @@ class Lab:
     def send_train(self, source: str, target: str, route: Route, packets: int, frame_bytes: int) -> Train:
         """Send frames of so many bytes from one node to another along a route, back to back. Raises RunFailed."""
         ends = Ends(self.containers[source], self.address(source), self.containers[target], self.address(target))
-        own_route = self._flow_routes.of_service(TYPE_OF_SERVICE, source, target, route)
+        own_route = self.routes.of_flows.of_service(TYPE_OF_SERVICE, source, target, route)
         return Train(ends, packets, frame_bytes, own_route)
 
     def stamp_packets(self) -> None:
@@ -204,7 +196,7 @@ class Lab:
     def __enter__(self) -> Lab:
         require_sandbox()
         try:
-            with self.blaming("the lab was built"):
+            with self.alive.blaming("the lab was built"):
                 self._build()
         except BaseException:
             self._close()
@@ -252,10 +244,10 @@ class Lab:
         if self.directions and isinstance(self._shaper, RelayShaper) and not self.virtual:
             self._shaper.hasten(self._added_s())
         self._say("routes")
-        self._route()
+        self.routes.lay()
         self._say(f"TCP profile {self._profile.name}")
         for container in self.everywhere():
-            self._sysctls[container.name] |= transport.apply(self._profile, container.pid, container.name)
+            self.sysctls[container.name] |= transport.apply(self._profile, container.pid, container.name)
         self._wires.wait_for_carriers()
         self._check_memory()
 
@@ -272,9 +264,8 @@ class Lab:
 
         Whatever was on its way is lost. Raises RunFailed.
         """
-        with self.blaming("the lab was wired anew"):
-            self._flow_routes.clear()
-            forget_routes(self)
+        with self.alive.blaming("the lab was wired anew"):
+            self.routes.forget()
             self._shaper.close()
             for router in self.routers.values():  # every wire has an end there, and goes with it
                 with self.netlink(router) as netlink:
@@ -306,9 +297,9 @@ class Lab:
         container.come_up()
         (self.routers if name in routers else self.containers)[name] = container
         with inside(container.pid):
-            self._sysctls[name] = transport.prepare_namespace(name, forward=name in routers)
+            self.sysctls[name] = transport.prepare_namespace(name, forward=name in routers)
         if self.by_ports and name in routers:
-            self._sysctls[name] |= hash_by_ports(container.pid, name, 1 + self._seed % 2**30 + routers.index(name))
+            self.sysctls[name] |= hash_by_ports(container.pid, name, 1 + self._seed % 2**30 + routers.index(name))
         with self.netlink(container) as netlink:
             netlink.ask("link", "set", index=netlink.index("lo"), state="up")
 
@@ -319,92 +310,6 @@ class Lab:
     def netlink(self, container: Container) -> AbstractContextManager[Netlink]:
         """A connection to the kernel about a container's network, which is kept until the lab is closed."""
         return self._netlinks.about(container.pid, container.name)
-
-    # --- routes --------------------------------------------------------------------------------
-
-    def use_routes(self, wanted: Mapping[tuple[str, str], Route]) -> Enforced:
-        """Send traffic between these (source node, target node) over these routes from now on, all other as by default.
-
-        Returns which of it the routers' own hash sends there, and what is pinned by rule. Raises RunFailed.
-        """
-        self._flow_routes.clear()
-        elsewhere = {pair: route for pair, route in wanted.items() if route != self._default(pair)}
-        hashed = frozenset[tuple[str, str]]()
-        pinned = elsewhere
-        if self.by_ports:
-            both_directions = self._both_directions(wanted)
-            hashed = self._as_hashed(both_directions)
-            pinned = {pair: route for pair, route in both_directions.items() if pair not in hashed}
-        self._flow_routes.pin(pinned)
-        if self._profile.initial_windows:
-            for (source, target), route in elsewhere.items():
-                back = wanted.get((target, source), self._default((target, source)))
-                metrics = self._metrics.of_route(source, datacenter_of(target), route, back)
-                self._flow_routes.size(source, target, metrics)
-        return Enforced(hashed, frozenset(pinned))
-
-    def choose_ports(self, wanted: Mapping[tuple[str, str], Route]) -> None:
-        """Before workers join: have nodes use ports with which routers hash their traffic to these routes.
-
-        Raises RunFailed.
-        """
-        address_of = {node: self.address(node) for node in self.nodes}
-        with Hashing(self) as hashing:
-            chosen = ports.choose(self._both_directions(wanted), wanted, address_of, hashing.route_taken)
-        for node, port in chosen.port_of.items():
-            with inside(self.containers[node].pid):
-                transport.set_sysctl(ports.RANGE, f"{port} {port + 1}", node)
-                self._sysctls[node][ports.RANGE] = transport.get_sysctl(ports.RANGE)
-
-    def lose(self, *names: str) -> None:
-        """Take links down, by name or all of a switch; until `restore`, default routes are those of what is left.
-
-        What was lost before stays lost. Routes of `use_routes` stay pinned, dead ones too. Raises RunFailed; BadInput
-        for what is no switch or link.
-        """
-        before, self._state = self._state, self._state.without(*names)
-        for direction in sorted(self._state.down - before.down):
-            self._wires.take_down(direction)
-        self._flow_routes.forget_tables(self._state.down)
-        forget_routes(self)
-        self._route()
-
-    def restore(self) -> None:
-        """Bring what `lose` took back, with the default routes of the whole network. Raises RunFailed."""
-        if not self._state.down:
-            return
-        for direction in sorted(self._state.down):
-            self._wires.bring_back(direction)
-        self._wires.wait_for_carriers()
-        self._state = replace(self._state, down=frozenset())
-        forget_routes(self)
-        self._route()
-
-    def _route(self) -> None:
-        """Write the default routes of what is left of the network into routers and nodes."""
-        self._default_routes = default_routes_of(self._state)
-        route_routers(self, self._default_routes, equal_hops(self._state) if self.by_ports else {})
-        route_nodes(self, self._default_routes, self._metrics if self._profile.initial_windows else None)
-
-    def _default(self, pair: tuple[str, str]) -> Route:
-        return tuple(self._default_routes.get((datacenter_of(pair[0]), datacenter_of(pair[1])), ()))
-
-    def _both_directions(self, wanted: Mapping[tuple[str, str], Route]) -> dict[tuple[str, str], Route]:
-        """What of `wanted` leaves its datacenter, and what is sent back for it."""
-        answers = {(target, source): self._default((target, source)) for source, target in wanted}
-        return {pair: route for pair, route in (answers | dict(wanted)).items() if route}
-
-    def _as_hashed(self, wanted: Mapping[tuple[str, str], Route]) -> frozenset[tuple[str, str]]:
-        """Those pairs that have connections, and whose connections take the wanted route."""
-        node_at = {self.address(node): node for node in self.nodes}
-        with Hashing(self) as hashing:
-            taken = grouped(
-                ((source, connection.target), hashing.route_taken(connection))
-                for source in {source for source, _ in wanted}
-                for connection in ports.connections(self.containers[source].pid, source, node_at)
-                if (source, connection.target) in wanted
-            )
-        return frozenset(pair for pair, found in taken.items() if {*found} == {wanted[pair]})
 
     def _check_memory(self) -> None:
         # Every node may hold its largest burst twice: not yet acknowledged, and received but not yet read.
@@ -475,37 +380,6 @@ class Lab:
         routers = {f"the router of {name}": router.pid for name, router in self.routers.items()}
         return relay | routers | {f"container {name}": container.pid for name, container in self.containers.items()}
 
-    @contextmanager
-    def blaming(self, meanwhile: str) -> Iterator[None]:
-        """Of what goes wrong in the body, raise RunFailed that names the part of the lab that has ended, if one has.
-
-        Who talks to a dead router or relay finds no such file, no such device or no answer: true, and no help.
-        """
-        try:
-            yield
-        except (OSError, RunFailed) as error:
-            if (gone := self._gone_by_now()) is not None:
-                raise RunFailed(f"{gone} ended while {meanwhile} ({error})") from error
-            if isinstance(error, OSError):
-                raise RunFailed(f"failed while {meanwhile}: {in_words(error)}") from error
-            raise
-
-    def require_alive(self, meanwhile: str) -> None:
-        """Raises RunFailed, naming it, when a part of the lab has ended."""
-        if (gone := self._gone()) is not None:
-            raise RunFailed(f"{gone} ended while {meanwhile}")
-
-    def _gone(self) -> str | None:
-        """The part of the lab that has ended; None while all of them live."""
-        return next((what for what, pid in self.processes().items() if _has_ended(pid)), None)
-
-    def _gone_by_now(self) -> str | None:
-        """The same after a moment: what ends has closed its devices before it has ended."""
-        until = time.monotonic() + _ENDING_S
-        while (gone := self._gone()) is None and time.monotonic() < until:
-            time.sleep(_LOOK_S)
-        return gone
-
     def carriers(self) -> tuple[int, ...]:
         """Processes that carry the links' packets, where the kernel alone does not."""
         return () if self._shaper.pid is None else (self._shaper.pid,)
@@ -518,7 +392,7 @@ class Lab:
                 containers[container.name] = {
                     "interfaces": [shown_interface(m) for m in netlink.ask("get_links")],
                     "routes": [shown_route(m) for m in netlink.ask("get_routes", family=2)],
-                    "sysctls": self._sysctls[container.name],
+                    "sysctls": self.sysctls[container.name],
                 }
         return {
             "shaper": self.shaper_name,
@@ -530,15 +404,3 @@ class Lab:
             "containers": containers,
             "warnings": self.warnings,
         }
-
-
-def _has_ended(pid: int) -> bool:
-    """Of a child, whether somebody has asked for its exit status or not."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], 0)[0])
-    finally:
-        os.close(descriptor)

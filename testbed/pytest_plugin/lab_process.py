@@ -91,7 +91,7 @@ def _ran(lab: Lab, request: Mapping[str, Any]) -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired as error:
         raise RunFailed(f"{place}: {' '.join(command)} did not end within {deadline_s:g} s") from error
-    lab.require_alive("a program ran")
+    lab.alive.require("a program ran")
     return {"code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
 
 

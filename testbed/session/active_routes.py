@@ -62,7 +62,7 @@ class RoutesInForce:
 
     def begin(self, plan: Plan, case: Case) -> None:
         """The routes of a case on the whole network. Raises RunFailed."""
-        self._lab.restore()
+        self._lab.routes.restore()
         self._use(plan, case)
 
     def change(self, plan: Plan, before: Case, case: Case) -> None:
@@ -71,7 +71,7 @@ class RoutesInForce:
         what = changed(plan, before, case)
         begin = time.monotonic()
         if what.lost:
-            self._lab.lose(*what.lost)
+            self._lab.routes.lose(*what.lost)
         down = time.monotonic()
         answer = replace(case, routes=rerouted(plan, before, case))
         chosen = time.monotonic()
@@ -83,7 +83,7 @@ class RoutesInForce:
         self.handled[case.label] = handled
 
     def _use(self, plan: Plan, case: Case) -> None:
-        enforced = self._lab.use_routes(routes_of_nodes(plan, case))
+        enforced = self._lab.routes.use(routes_of_nodes(plan, case))
         if plan.enforcement == "ports":
             self._reporter.note(f"{case.label}: {enforced}")
         self.enforced[case.label] = enforced.as_json()

@@ -155,10 +155,10 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
     connecting = deadlines.of_connecting(plan)
     if plan.enforcement == "ports":
         with reporter.step("choosing ports"):
-            lab.choose_ports(routes_of_nodes(plan, plan.cases[0]))
+            lab.routes.choose_ports(routes_of_nodes(plan, plan.cases[0]))
     with reporter.step("starting workers"):
         reporter.note(f"all have to connect within {connecting}")
-        look = partial(lab.require_alive, "torch was imported")
+        look = partial(lab.alive.require, "torch was imported")
         imported_s = [launcher.imported(look) for launcher in live.standing.launchers]
         began_s = time.monotonic()
         live.standing.connect(live.loop, worlds, connecting)

@@ -64,8 +64,8 @@ def fresh_and_rewired() -> list[dict[str, Any]]:
     with Lab(after(), shaper="relay", largest_burst_bytes=LARGER_BURST) as lab:
         found = [facts(lab)]
     with Lab(before(), shaper="relay", largest_burst_bytes=BURST) as lab:
-        lab.use_routes({("a/0", "c/0"): (4,)})  # a rule of the plan before
-        lab.lose("a--b")
+        lab.routes.use({("a/0", "c/0"): (4,)})  # a rule of the plan before
+        lab.routes.lose("a--b")
         lab.rewire(after(), largest_burst_bytes=LARGER_BURST)
         found.append(facts(lab))
         lab.rewire(before(), largest_burst_bytes=BURST)

@@ -38,7 +38,7 @@ def carried(
     with Lab(network(datacenters, links, routes), shaper="relay") as lab:
         for wanted in [None, *exceptions]:
             if wanted is not None:
-                lab.use_routes({(one["source"], one["target"]): tuple(one["route"]) for one in wanted})
+                lab.routes.use({(one["source"], one["target"]): tuple(one["route"]) for one in wanted})
             before = lab.counters()
             lab.containers[source].run(["ping", "-c", str(PINGS), "-i", "0.05", "-q", lab.address(target)])
             counts.append([now.since(then).packets for now, then in zip(lab.counters(), before, strict=True)])
@@ -111,10 +111,10 @@ def lost_and_back(shaper: str, enforcement: str) -> list[list[int]]:
     with Lab(plan, shaper=shaper) as lab:
         for step in ("", "lose", "restore"):
             if step == "lose":
-                lab.lose("t")
+                lab.routes.lose("t")
             elif step == "restore":
-                lab.restore()
-            lab.use_routes({} if step == "lose" else pinned)
+                lab.routes.restore()
+            lab.routes.use({} if step == "lose" else pinned)
             before = lab.counters()
             lab.containers["a/0"].run(["ping", "-c", str(PINGS), "-i", "0.05", "-q", lab.address("b/0")])
             counts.append([now.since(then).packets for now, then in zip(lab.counters(), before, strict=True)])
@@ -185,9 +185,9 @@ def lost_twice() -> list[list[int]]:
     with Lab(network({"a": 1, "b": 1, "s": 0, "t": 0, "u": 0}, fabric), shaper="relay") as lab:
         for step in ("", "s", "t", "restore"):
             if step == "restore":
-                lab.restore()
+                lab.routes.restore()
             elif step:
-                lab.lose(step)
+                lab.routes.lose(step)
             before = lab.counters()
             lab.containers["a/0"].run(["ping", "-c", str(PINGS), "-i", "0.05", "-q", lab.address("b/0")])
             seen = [now.since(then).packets for now, then in zip(lab.counters(), before, strict=True)]

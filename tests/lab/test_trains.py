@@ -26,7 +26,7 @@ def sent(packets: int) -> list[list[float]]:
     found = []
     with Lab(network({"a": 1, "b": 1}, LINKS, []), shaper="relay") as lab:
         lab.stamp_packets()
-        lab.use_routes({("a/0", "b/0"): (2,)})  # what else this pair sends goes another way
+        lab.routes.use({("a/0", "b/0"): (2,)})  # what else this pair sends goes another way
         for route in ((0,), (2,), (0,)):
             before, train = lab.counters(), lab.send_train("a/0", "b/0", route, packets, FRAME)
             time.sleep(0.3)
