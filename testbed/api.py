@@ -338,9 +338,8 @@ class Study:
     def take(self, directory: str | Path, *, at_once: int | None = None, quiet: bool = False) -> TakenStudy:
         """Measure (or predict, as its `clock` says) the cells that do not lie in the directory yet.
 
-        Measuring needs root: what this machine cannot measure is an outcome, as in study.parquet. `at_once` is the
-        number of guests, by default one per processor. Progress goes to standard error, unless `quiet`. Raises
-        BadInput.
+        What this machine cannot measure is an outcome, as in study.parquet. `at_once` is the number of guests, by
+        default one per processor. Progress goes to standard error, unless `quiet`. Raises BadInput.
         """
         done = study_run.run(
             self._study,

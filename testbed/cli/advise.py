@@ -54,12 +54,12 @@ def advise(
         str, typer.Option(metavar="TIME", help="For the search; what is not tried by then is said.")
     ] = _LIMIT,
     confirm: Annotated[
-        int, typer.Option(min=0, max=100, metavar="N", help="Train the N best on the virtual clock. Needs root.")
+        int, typer.Option(min=0, max=100, metavar="N", help="Train the N best on the virtual clock.")
     ] = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the confirming runs in this new directory.")
     ] = None,
-    wall_limit: options.WallLimit = None,
+    wall_limit: options.WallLimitOfPlans = None,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -143,7 +143,9 @@ def _confirmed(answer: Answer, count: int, out: Path | None, wall_limit: float |
     from testbed.sweep.measured_plans import measure_plans
 
     plans = {f"best-{number:02d}": one.plan for number, one in enumerate(answer.advice.found.forecasts[:count], 1)}
-    measured = measure_plans(plans, out, what="candidate", limit_s=wall_limit or 3600.0, reporter=reporter)
+    measured = measure_plans(
+        plans, out, what="candidate", limit_s=wall_limit or options.PLANS_LIMIT_S, reporter=reporter
+    )
     return answer._replace(measured=[rows[0] for rows in measured])
 
 

@@ -31,7 +31,7 @@ Root = Annotated[Path, typer.Option("--baselines", metavar="DIR", help="Where ba
 NamesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME|DIR]...", help="Only these; default: all in results/baselines/.")
 ]
-Reason = Annotated[str, typer.Option(help="Why it is saved, or saved anew.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why it is saved, or saved anew.")]
 QuickMark = Annotated[bool, typer.Option("--quick", help="`check --quick` shall repeat its run, too.")]
 
 WriteOption = Annotated[
@@ -45,8 +45,6 @@ WriteOption = Annotated[
 ]
 
 ROOT = Path("results/baselines")
-MANY_PLANS_S = 1800.0
-"""Wall-clock limit of a boot that repeats all baselines, on a busy machine."""
 
 
 _What = Annotated[
@@ -134,12 +132,12 @@ def _save_run(directory: Path, run: Path, terms: Terms, *, trust: bool) -> None:
 @baseline_app.command("renew")
 def renew(
     names: Annotated[list[str], typer.Argument(metavar="NAME|DIR...", help="Baselines to save anew.")],
-    reason: Annotated[str, typer.Option(help="Why the old figures no longer hold.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why the old figures no longer hold.")],
     schedules_anew: Annotated[
         bool, typer.Option("--schedules-anew", help="Make schedules anew as well; default: those of the baseline.")
     ] = False,
     root: Root = ROOT,
-    wall_limit: options.WallLimit = None,
+    wall_limit: options.WallLimitOfBaselines = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Measure baselines again and keep the new figures in place of the old ones, with the reason."""
@@ -147,8 +145,8 @@ def renew(
     from testbed.cli.progress import Terminal
 
     directories = store.find(root, names)
-    reporter, limit_s = Terminal(quiet=quiet), options.wall_limit_of(wall_limit, guest=True, otherwise=MANY_PLANS_S)
-    keep.renew(directories, reason, schedules_anew=schedules_anew, limit_s=limit_s, reporter=reporter)
+    limit_s = options.wall_limit_of(wall_limit, guest=True, otherwise=options.BASELINES_LIMIT_S)
+    keep.renew(directories, reason, schedules_anew=schedules_anew, limit_s=limit_s, reporter=Terminal(quiet=quiet))
     print(f"saved anew: {', '.join(directory.name for directory in directories)}")
 
 
@@ -163,7 +161,8 @@ def check(
     ] = False,
     allow_faster: Annotated[bool, typer.Option("--allow-faster", help="What became faster is no fault.")] = False,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Lay this over every plan: to see what would be caught.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Lay this over every plan: to see what would be caught."),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the result as JUnit XML.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a summary in Markdown.")] = None,
@@ -173,7 +172,7 @@ def check(
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the runs here; default: not kept.")] = None,
     root: Root = ROOT,
-    wall_limit: options.WallLimit = None,
+    wall_limit: options.WallLimitOfBaselines = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -193,7 +192,7 @@ def check(
         if settings:
             raise BadInput.of("--history", "option", str(history), "no --set beside it: those are not the baselines")
         histories.require_writable(history)
-    limit_s = options.wall_limit_of(wall_limit, guest=not predict_only, otherwise=MANY_PLANS_S)
+    limit_s = options.wall_limit_of(wall_limit, guest=not predict_only, otherwise=options.BASELINES_LIMIT_S)
     subjects = load(root, names or [], settings or [], _extent(quick, out, predict_only=predict_only))
     with _place(out) as scratch:
         checked = repeat(subjects, scratch, limit_s=limit_s, reporter=Terminal(quiet=quiet))

@@ -43,13 +43,14 @@ def calibrate(
     size: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --engine: a message's size, that of its tensor at least (repeatable); default: the workload's."
+            metavar="SIZE",
+            help="With --engine: a message's size, that of its tensor at least (repeatable); default: the workload's.",
         ),
     ] = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Build the network and measure every link: asked against measured. Needs root.
+    """Build the network and measure every link: asked against measured. Needs root, or user namespaces.
 
     With --engine, measure what engine and network stack add to every message.
     """

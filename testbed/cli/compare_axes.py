@@ -38,12 +38,14 @@ _Rates = Annotated[
     list[str] | None, typer.Option(metavar="RATE", help="Of each direction; default: 32 Gbit/s to 8.192 Tbit/s.")
 ]
 _Measure = Annotated[
-    int, typer.Option(min=0, max=1000, metavar="N", help="Measure N of the points in virtual time. Needs root.")
+    int, typer.Option(min=0, max=1000, metavar="N", help="Measure N of the points on the virtual clock.")
 ]
 _Picture = Annotated[
     Path | None, typer.Option(metavar="FILE", callback=options.drawable, help="Draw a map (.svg or .png).")
 ]
-_Out = Annotated[Path | None, typer.Option(help="Keep axes.json here; what is measured in a new directory.")]
+_Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Keep axes.json here; what is measured in a new directory.")
+]
 
 
 def compare_axes(
@@ -54,8 +56,8 @@ def compare_axes(
     measure: _Measure = 0,
     picture: _Picture = None,
     out: _Out = None,
-    settings: options.Settings = None,
-    wall_limit: options.WallLimit = None,
+    settings: options.WorkloadSettings = None,
+    wall_limit: options.WallLimitOfPoints = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -94,7 +96,7 @@ def compare_axes(
     if measure and out is not None:
         from testbed.sweep import measured_axes
 
-        some, limit_s = measured_axes.spread(found, measure), wall_limit or 5400.0
+        some, limit_s = measured_axes.spread(found, measure), wall_limit or options.POINTS_LIMIT_S
         measured = measured_axes.measure(asked, some, out, limit_s=limit_s, reporter=reporter)
     if picture is not None:
         _draw(asked.name, found, measured, picture)

@@ -25,18 +25,20 @@ if TYPE_CHECKING:
 def determinism(
     topology: options.TopologyFile,
     workload: options.WorkloadFile,
-    boots: Annotated[int, typer.Option(min=1, max=10_000, help="Boots per seed.")] = 2,
-    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Seeds 1 to this number.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, max=1000, help="Boots at once.")] = 2,
+    boots: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Boots per seed.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Seeds 1 to this number.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Boots at once.")] = 2,
     schedule: options.Schedules = None,
     iterations: options.Iterations = None,
     settings: options.Settings = None,
-    out: Annotated[Path | None, typer.Option(help="Keep every boot's results here; default: not kept.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep every boot's results here; default: not kept.")
+    ] = None,
     wall_limit: options.WallLimit = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Boot the same virtual-clock run again and again: are all ranks' times the same to the nanosecond? Needs root.
+    """Boot the same virtual-clock run again and again: are all ranks' times the same to the nanosecond?
 
     Exit code 0: every boot of a seed gave the same; 5: not.
     """

@@ -15,6 +15,7 @@ from testbed.units import show_change, show_span, show_time, show_times
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
+    from testbed.plan.timeline import LinkEvent
     from testbed.planning.training_prediction import TrainingPrediction
 
 
@@ -87,15 +88,26 @@ def predicted_spans(plan: Plan) -> list[dict[str, Any]]:
     warmup, found = plan.jobs[0].workload.warmup, []
     for case in plan.cases:
         training = predict_training(plan, case)
-        happens = [(placed.round, placed.event.said) for placed in training.events]
-        happens = sorted([*happens, *rank_changes(plan, case)], key=lambda one: one[0])
+        happens = [(placed.round, placed.event.said, _is_over(placed.event, plan)) for placed in training.events]
+        happens += [(change.round, change.said, False) for change in rank_changes(plan, case)]
+        happens.sort(key=lambda one: one[0])
         if not happens:
             continue
+        begun = set[str]()
         for mine, predicted_s in _alike(training, phase_of(plan, case).measured):
-            come = dict.fromkeys(said for number, said in happens if number in mine)
+            come = [(said, over and said in begun) for number, said, over in happens if number in mine]
+            begun.update(said for said, _ in come)
+            said = dict.fromkeys(f"{said}: over" if over else said for said, over in come)
             span = {"label": case.label, "first": mine[0] - warmup, "last": mine[-1] - warmup}
-            found.append(span | {"predicted_s": predicted_s, "events": list(come)})
+            found.append(span | {"predicted_s": predicted_s, "events": list(said)})
     return found
+
+
+def _is_over(event: LinkEvent, plan: Plan) -> bool:
+    """Whether it gives its direction back what the topology says, and nothing else."""
+    planned = plan.network.directions[event.direction]
+    values = ((getattr(event, name), getattr(planned, name)) for name in ("delay_s", "rate_bps", "loss", "jitter_s"))
+    return event.sends is not False and all(value in (None, own) for value, own in values)
 
 
 def _alike(training: TrainingPrediction, rounds: Sequence[int]) -> Iterator[tuple[list[int], float | None]]:

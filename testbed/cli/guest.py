@@ -27,7 +27,7 @@ def guest_start(
     guest_memory: Annotated[
         str, typer.Option(metavar="SIZE", help="A plan needs 2 GiB, 192 MiB for each rank, and room for its messages.")
     ] = _MEMORY,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the runs that can use it.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, metavar="N", help="Of the runs that can use it.")] = 1,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

@@ -137,7 +137,7 @@ EXIT_CODES: dict[str, tuple[ExitCode, ...]] = {
         ("run", "wan", "calibrate", "compare-axes", "advise", "knee", "report", "test-determinism", "save", "renew"),
         _LAB,
     ),
-    **dict.fromkeys(("shell", "doctor", "build"), _NO_VERDICT),
+    **dict.fromkeys(("shell", "doctor", "build", "start"), _NO_VERDICT),
     "diverge": (*_OFFLINE, ExitCode.UNTRUSTED),
     **dict.fromkeys(("check", "study", "sweep"), tuple(ExitCode)),
 }

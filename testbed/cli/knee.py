@@ -41,7 +41,7 @@ def knee(
     within: _Within = 1.0,
     picture: _Picture = Path("knee.svg"),
     out: _Out = None,
-    wall_limit: options.WallLimit = None,
+    wall_limit: options.WallLimitOfPlans = None,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -75,7 +75,7 @@ def knee(
     rates = sweeping.rates_around(full, points, sweeping.least_bps(plan, links), links.name)
     with reporter.solving() as watch, reporter.step("predicting", points + len(choices)) as step:
         found = sweeping.sweep(plan, links, choices, rates, within / 100, step.advance, watch)
-    measured = _measured(found, measure, out, wall_limit or 3600.0, reporter) if measure else {}
+    measured = _measured(found, measure, out, wall_limit or options.PLANS_LIMIT_S, reporter) if measure else {}
     heading, lab = f"{job.name} on {network.name}, {links.name}", lab_seconds(plan)
     _draw(found, measured, picture, heading, within / 100, lab)
     if as_json:

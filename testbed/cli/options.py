@@ -137,6 +137,10 @@ Settings = Annotated[
         autocompletion=_settable_fields,
     ),
 ]
+WorkloadSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a field of the workload: microbatches=16."),
+]
 Trust = Annotated[
     bool,
     typer.Option("--trust", help="Run the Python code that a plan.json brings along without asking."),
@@ -366,23 +370,30 @@ SeedOption = Annotated[
         help="Of the virtual clock's kernel: ports, hashes, sequences; default: 1, or the plan's.",
     ),
 ]
-WALL_LIMIT_S = 900.0
-WallLimit = Annotated[
-    float | None,
-    typer.Option(
+
+
+def _wall_limit(default_s: float) -> Any:
+    return typer.Option(
         min=1,
         max=604_800,
         metavar="SECONDS",
-        help="Wall-clock seconds, 1 to 604800 (a week), after which a guest is given up; default: some minutes.",
-    ),
-]
+        help=f"Wall-clock seconds, 1 to 604800 (a week), after which a guest is given up; default: {default_s:g}.",
+    )
+
+
+WALL_LIMIT_S, BASELINES_LIMIT_S, PLANS_LIMIT_S, POINTS_LIMIT_S = 900.0, 1800.0, 3600.0, 5400.0
+"""Of a guest that trains one plan, several baselines, several plans, and points of a map."""
+WallLimit = Annotated[float | None, _wall_limit(WALL_LIMIT_S)]
+WallLimitOfBaselines = Annotated[float | None, _wall_limit(BASELINES_LIMIT_S)]
+WallLimitOfPlans = Annotated[float | None, _wall_limit(PLANS_LIMIT_S)]
+WallLimitOfPoints = Annotated[float | None, _wall_limit(POINTS_LIMIT_S)]
 ShaperOption = Annotated[
     str,
     typer.Option(
         "--shaper",
         metavar="SHAPER",
         callback=_known_shaper,
-        help="netem, relay or FILE.py:NAME; auto: netem where the kernel has it, else relay.",
+        help="netem, relay or FILE.py:NAME; auto: netem where the kernel has it and links do not change, else relay.",
     ),
 ]
 

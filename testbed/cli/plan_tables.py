@@ -53,6 +53,9 @@ def plan_table(plan: Plan) -> Table:
         over = [network.links[index] for index in default.route]
         if len(over) > 1 or ends.count(ends[default.route[0]]) > 1:
             table.add_row(f"route {default.source}->{default.target}", " ".join(direction.label for direction in over))
+    for flow in plan.background:
+        later = f", at most {show_rate(max(one.rate_bps for one in flow.changes))} later" if flow.changes else ""
+        table.add_row(f"traffic {flow.source}->{flow.target}", f"{show_rate(flow.rate_bps)} beside the jobs{later}")
     for job in plan.jobs:
         _add_job(table, job, f"{job.name}: " if len(plan.jobs) > 1 else "")
     _add_unusual(table, plan)

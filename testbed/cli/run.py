@@ -111,7 +111,7 @@ def run(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train across emulated datacenters under each schedule and compare with the model. Needs root.
+    """Train across emulated datacenters under each schedule and compare with the model.
 
     With one argument, repeat a plan: plan.json, or results. Several workloads are jobs that train at the same time.
     """

@@ -185,7 +185,7 @@ def schedule_export(
     topology: options.TopologyFile,
     workload: options.WorkloadFile,
     schedule: Annotated[list[str], typer.Option("--schedule", metavar="NAME", help="The schedule to write.")],
-    out: Annotated[Path | None, typer.Option(help="The file to write; default: stdout.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The file to write; default: stdout.")] = None,
     comms: Annotated[
         bool, typer.Option("--comms", help="compute_comms (with SEND and RECV) for compute_only.")
     ] = False,

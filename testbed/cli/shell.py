@@ -26,7 +26,7 @@ def shell(
     host_priority: options.HostPriorityOption = None,
     trust: options.Trust = False,
 ) -> None:
-    """Open Mininet's command line in the lab, or read its commands from a pipe. Needs root.
+    """Open Mininet's command line in the lab, or read its commands from a pipe. Needs root, or user namespaces.
 
     A topology has its default routes. A plan has those of a case, as `run` would have them, without what the case has
     lost; nothing trains, and no event happens.

@@ -32,7 +32,7 @@ from testbed.plugins import Unusable
 from testbed.schedule.registry import FAMILIES, Generated, family_of
 from testbed.schedule.schedule_file import RecordedSchedule
 from testbed.search.incumbent import Watch
-from testbed.spec.choice import ScheduleChoice, choice_named, own_name
+from testbed.spec.choice import ScheduleChoice, choice_named, file_named, own_name
 from testbed.spec.workload import Pacing
 from testbed.units import show_time
 
@@ -118,7 +118,8 @@ def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
         choice = choice_named(name, Path())
         family_of(choice)
     except Unusable as error:
-        raise error.at("--schedule", "name") from error
+        more = f", {BEST}, FILE.csv, or a label of the workload's schedules" if file_named(name) is None else ""
+        raise BadInput.of("--schedule", "name", error.value, f"{error.expected}{more}") from error
     if any(other.label == choice.label for other in listed):
         expected = f"a file called otherwise: the workload has another schedule {choice.label}"
         raise BadInput.of("--schedule", "name", name, expected)

@@ -68,9 +68,18 @@ def carried_out(page: Path, directory: Path) -> int:
     """The page's commands that need no guest, as it has them; how many these are."""
     lines = [line for line in commands(page) if not trains(line)]
     for line in lines:
-        ended = run_testbed(*shlex.split(line)[1:], directory=directory)
+        ended = run_testbed(*shlex.split(line)[1:], directory=directory, COLUMNS="80")
         assert ended.returncode == 0, (line, ended.stderr)
+        said = {one.rstrip() for one in ended.stdout.splitlines()}
+        assert [one for one in shown_behind(page, line) if "..." not in one and one not in said] == [], line
     return len(lines)
+
+
+def shown_behind(page: Path, command: str) -> list[str]:
+    """What a page shows of a command's output: the block of text behind a block that has this command alone."""
+    text = page.read_text(encoding="utf-8")
+    shown = re.search(rf"```sh\n{re.escape(command)}\n```\n\n```\n(.*?)\n```", text, re.DOTALL)
+    return [] if shown is None else shown[1].splitlines()
 
 
 def test_planning_works_as_far_as_it_needs_no_root(tmp_path: Path) -> None:
