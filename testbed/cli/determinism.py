@@ -21,6 +21,8 @@ from testbed.files import write_output
 if TYPE_CHECKING:
     from testbed.vm.determinism import Determinism, SeedSpread
 
+_Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Keep every boot's results here; default: not kept.")]
+
 
 def determinism(
     topology: options.TopologyFile,
@@ -31,9 +33,7 @@ def determinism(
     schedule: options.Schedules = None,
     iterations: options.Iterations = None,
     settings: options.Settings = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep every boot's results here; default: not kept.")
-    ] = None,
+    out: _Out = None,
     wall_limit: options.WallLimit = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,

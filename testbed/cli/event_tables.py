@@ -105,9 +105,11 @@ def predicted_spans(plan: Plan) -> list[dict[str, Any]]:
 
 def _is_over(event: LinkEvent, plan: Plan) -> bool:
     """Whether it gives its direction back what the topology says, and nothing else."""
-    planned = plan.network.directions[event.direction]
-    values = ((getattr(event, name), getattr(planned, name)) for name in ("delay_s", "rate_bps", "loss", "jitter_s"))
-    return event.sends is not False and all(value in (None, own) for value, own in values)
+    from testbed.plan.network_state import planned
+
+    own = planned(plan.network).links[event.direction]
+    values = ((getattr(event, name), getattr(own, name)) for name in ("delay_s", "rate_bps", "loss", "jitter_s"))
+    return event.sends is not False and all(value in (None, before) for value, before in values)
 
 
 def _alike(training: TrainingPrediction, rounds: Sequence[int]) -> Iterator[tuple[list[int], float | None]]:
