@@ -363,6 +363,7 @@ def test_the_commands_take_it(tmp_path: Path) -> None:
     for words in (("predict", *common), ("route", *common), ("plan", *common, "-o", plan), ("predict", plan)):
         done = CliRunner().invoke(app, list(words))
         assert done.exit_code == 0, done.output
+        assert (words[0] == "route") != ("traffic warsaw->paris │ 700 Mbit/s beside the jobs" in done.output)
     assert [flow.rate_bps for flow in file.read(Path(plan)).background] == [700e6] * 2
     done = CliRunner().invoke(app, ["predict", plan, "--background", str(path)])
     assert isinstance(done.exception, BadInput)

@@ -247,3 +247,12 @@ def test_what_a_family_says_of_itself() -> None:
     assert all(family.summary for family in FAMILIES.values())
     assert FAMILIES["search"].option_names() == ["evaluations", "seed", "time_limit_s"]
     assert FAMILIES["crosspipe-ud"].option_names() == ["time_limit_s"]
+
+
+def test_a_name_that_is_none_is_told_all_that_would_be() -> None:
+    plan = load_plan(LONGHAUL, PP4)
+    with pytest.raises(BadInput, match=r"or FILE.py:NAME, best, FILE.csv, or a label of the workload's schedules"):
+        choose(plan, ["nosuch"])
+    with pytest.raises(BadInput) as refused:
+        choose(plan, ["nosuch.csv"])
+    assert "a label of" not in str(refused.value)

@@ -251,6 +251,16 @@ def test_predict_shows_the_iterations_around_an_event() -> None:
     assert "iterations" not in json.loads(run_testbed(*words, "--json", "--quiet").stdout)
 
 
+def test_what_is_over_is_said_to_be_unless_it_ends_in_the_iteration_in_which_it_begins() -> None:
+    words = ("predict", "two-dc-longhaul", "tiny-gpt-pp4", "--schedule", "1f1b", "--set", "iterations=6")
+    longer, cut = f"link {link()} delay x4 at 1 to 4", f"link {link()} down for 30 ms at 2"
+    then = f"link {link()} down for 90 ms then rate 90 % at 5"
+    events = [part for event in (longer, cut, then) for part in ("--event", event)]
+    spans = json.loads(run_testbed(*words, *events, "--json", "--quiet").stdout)["iterations"]
+    told = {span["first"]: span["events"] for span in spans if span["events"]}
+    assert told == {1: [longer], 2: [cut], 4: [f"{longer}: over"], 5: [then]}
+
+
 def test_a_link_that_changes_once_it_is_lost_is_nobodys(tmp_path: Path) -> None:
     words = ("--event", f"link {link()} rate 50 % at iteration 1", "--lose", f"{link()}@1", "-o", tmp_path / "p.json")
     done = run_testbed("plan", "two-dc-longhaul", "tiny-gpt-pp4", *words)
