@@ -6,6 +6,7 @@ that), or beside an `except:`, it is swallowed, and the command would go on as i
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -58,6 +59,31 @@ def persistent_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
         if not interrupted:  # else until the process ends: what was left half made is finalised behind the body, too
             sys.unraisablehook = shown_before
+
+
+@contextmanager
+def as_interrupts(*numbers: int) -> Iterator[None]:
+    """In its body these signals do what Ctrl-C does, where they would end the process. Of the main thread.
+
+    Processes that are forked meanwhile are ended by them as ever.
+    """
+    own, before = os.getpid(), {number: signal.getsignal(number) for number in numbers}
+    taken = [number for number, handler in before.items() if handler is signal.SIG_DFL]
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif callable(handler := signal.getsignal(signal.SIGINT)):
+            handler(signal.SIGINT, frame)
+
+    for number in taken:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager

@@ -272,6 +272,7 @@ def _of_jobs(found: Rehearsal, names: Sequence[str]) -> Table:
 
 def _told(row: Rehearsed, before: Belief) -> list[tuple[str, str]]:
     """What there is to say of an iteration."""
+    from testbed.cli.adaptation_tables import show_expected
     from testbed.units import show_time
 
     step = row.step
@@ -281,7 +282,7 @@ def _told(row: Rehearsed, before: Belief) -> list[tuple[str, str]]:
     said += [("believed", what) for what in _changed(step.belief, before)]
     if step.swapped_to is not None:
         cost = f"a swap costs {show_time(step.swap_s)}"
-        expected = f"{show_time(step.expected_s)} expected, not {show_time(step.stays_s)}"
+        expected = show_expected(step.expected_s, step.stays_s)
         other = step.swapped_to.label
         what = f"{other}, made anew" if other == row.running else f"{other} for {row.running}"
         said.append(("decided", f"{what}: {expected}; {cost}"))

@@ -112,5 +112,11 @@ def _said(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         else:
             yield "believed", f"{name}: other slots"
     if row["swapped_to"] is not None:
-        stays, expected = show_times([row["stays_s"], row["expected_s"]])
-        yield "decided", f"{row['swapped_to']} for {row['schedule']}: {expected} expected, not {stays}"
+        weighed = show_expected(row["expected_s"], row["stays_s"])
+        yield "decided", f"{row['swapped_to']} for {row['schedule']}: {weighed}"
+
+
+def show_expected(expected_s: float, stays_s: float) -> str:
+    """The iterations that a swap brings, instead of those without it; longer ones are for what is foreseen."""
+    stays, expected = show_times([stays_s, expected_s])
+    return f"{expected} expected, not {stays}" + (", for what is foreseen" if expected_s > stays_s else "")

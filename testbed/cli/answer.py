@@ -216,8 +216,8 @@ def _of_schedules(rows: Sequence[ScheduleComparison], job: str = "") -> str:
 
 def _of_p95(rows: Sequence[ScheduleComparison]) -> str:
     """Which schedule of one job is the fastest by the 95th percentile, where that is another one than by the median."""
-    known = [(row.measured_p95_s, row) for row in rows if row.varies and row.trusted and row.measured_p95_s is not None]
-    if _several(rows) or len(known) < 2:
+    known = [(row.measured_p95_s, row) for row in rows if row.trusted and row.measured_p95_s is not None]
+    if _several(rows) or len(known) < 2 or not any(row.varies for _, row in known):
         return ""
     least_s, least = min(known, key=lambda pair: pair[0])
     return "" if least in _fastest_of(rows) else f"by 95th percentile: {least.label}, {show_time(least_s)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -190,6 +191,7 @@ def _take(study: StudySpec, written_in: Path, how: _Options, chosen: Sequence[st
     """Measure the cells that are missing, and show what all of them came to; ends with an exit code."""
     extras.require("report" if study.clock == "none" else "train")
     from testbed.cli.progress import Terminal
+    from testbed.interrupts import as_interrupts
     from testbed.study import cells as grid
     from testbed.study import study_run
 
@@ -208,17 +210,18 @@ def _take(study: StudySpec, written_in: Path, how: _Options, chosen: Sequence[st
         _list(only, written_in, directory, as_json=how.as_json)
         return
     whole = len(only) == len(every)
-    done = study_run.run(
-        study,
-        every,
-        claims,
-        directory,
-        only=None if whole else only,
-        shaper=shaper,
-        at_once=how.at_once or len(os.sched_getaffinity(0)),
-        cluster=how.ray,
-        reporter=reporter,
-    )
+    with as_interrupts(signal.SIGTERM, signal.SIGHUP):  # a guest for each cell: they are ended, and that is said
+        done = study_run.run(
+            study,
+            every,
+            claims,
+            directory,
+            only=None if whole else only,
+            shaper=shaper,
+            at_once=how.at_once or len(os.sched_getaffinity(0)),
+            cluster=how.ray,
+            reporter=reporter,
+        )
     drawn = _draw(study, done, directory, reporter) if whole else None
     _show(study, done, drawn, directory, as_json=how.as_json)
     raise typer.Exit(exit_code(study, done))

@@ -358,7 +358,8 @@ class Shift(NamedTuple):
     def reason(self) -> str:
         """Why the run is untrusted where it is more."""
         more = self.why_more() and f", {self.why_more()}"
-        inside = "no link is on their way, so this machine was busier than then, or is so under this schedule"
+        busier = "busier than then, or is so under this schedule" if self.seconds > 0 else "less busy than then"
+        inside = f"no link is on their way, so this machine was {busier}"
         return (
             f"{self.flow.kind}s from rank {self.flow.source_rank} to {self.flow.target_rank} were on their way "
             f"{show_time(abs(self.seconds))} {'longer' if self.seconds > 0 else 'shorter'} than predicted and measured "

@@ -210,7 +210,8 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
             require(event.name in names, source, f"{field}.name", event.name, f"one of the jobs ({listed(names)})")
         if _begins_case(event):
             mark, once = _mark(event)
-            require(mark not in seen, source, f"{field}.name", event.name, once)
+            named = ("schedule", event.schedule) if isinstance(event, ScheduleSwapped) else ("name", event.name)
+            require(mark not in seen, source, f"{field}.{named[0]}", named[1], once)
             seen.add(mark)
         if isinstance(event, FlowsMoved):
             for end, name in (("source", event.source), ("target", event.target)):
@@ -265,6 +266,7 @@ def _check_times(plan: Plan, place: Callable[[int], Place]) -> None:
     between = [(number, change) for number, change in enumerate(plan.events) if _begins_case(change)]
     for job in plan.jobs:
         warmup, total, before, earlier = job.workload.warmup, job.workload.iterations, 0, set[int]()
+        begun = ""
         for number, event in between:
             after = event.at.iteration
             if after in earlier:
@@ -272,13 +274,14 @@ def _check_times(plan: Plan, place: Callable[[int], Place]) -> None:
             together = [other for _, other in between if other.at == event.at]
             cold = warmup if any(isinstance(change, JobArrives) for change in together) else 0
             last = total - 1 - cold
-            why = f", and the first {cold} after an arrival warm up" if cold else ""
+            why = f", and the first {cold} after an arrival warm up" if cold else begun
             expected = f"{show_span(str(before + 1), str(last))}: some measured iterations come before, some after{why}"
             if last <= before:
                 expected = f"more iterations than {total} (--iterations N): some before, some after{why}"
             source, field = place(number)
             require(before < after <= last, source, f"{field}.at.iteration", after, expected)
             before = after + cold
+            begun = f", and the first {cold} after the arrival at {after} warm up" if cold else ""
             earlier.add(after)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
@@ -302,7 +302,14 @@ def advise(
     found.unfit = unfit + found.unfit
     if not found.forecasts:
         raise DoesNotFit(_nothing_fits(workload, found.unfit))
-    return Advice(found, _in_one_datacenter(topology, prepared, given, until - time.monotonic()))
+    others = {one.choice.label: one.choice for one in found.forecasts if one.policy is not None}  # `joint` takes any
+    widened = [one._replace(choices=_with(one.choices, others)) for one in prepared]
+    return Advice(found, _in_one_datacenter(topology, widened, given, until - time.monotonic()))
+
+
+def _with(choices: Sequence[ScheduleChoice], others: Mapping[str, ScheduleChoice]) -> list[ScheduleChoice]:
+    known = {choice.label for choice in choices}
+    return [*choices, *(choice for label, choice in others.items() if label not in known)]
 
 
 def _nothing_fits(workload: Workload, unfit: Sequence[Unfit]) -> str:

@@ -17,6 +17,7 @@ import socket
 import struct
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ _STARTING = "starting"
 
 _LOOK_S = 1.0
 _COPIED_S = 60.0
+"""Without a moment of a processor's time for it, after which a copy is given up."""
 _IMPORTED_S = 120.0
 _POLL_S = 0.05
 _MOST_FILES = 64
@@ -115,7 +117,6 @@ def _booted(
     requests, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         guest = start(machine, boot.IN_SANDBOX, memory_mb, copies=its.fileno())
-    requests.settimeout(_COPIED_S)
     watch, until = Watch(job, 0, lambda _: None), time.monotonic() + _IMPORTED_S
     while not any(heard.report.event == "imported" for heard in watch.heard):
         if guest.poll() is not None or time.monotonic() > until:
@@ -123,6 +124,22 @@ def _booted(
         time.sleep(_POLL_S)
         watch.look(0.0)
     return guest, requests
+
+
+@dataclass
+class _Wanted:
+    """A copy that somebody waits for."""
+
+    connection: socket.socket
+    cpu: int
+    files: list[int]
+    """For the copy; they are closed once the guest's kernel has them."""
+    log_bytes: int = 0
+    """Of the kernel's log when it was asked for the copy, as the next."""
+    before_s: float = 0.0
+    """That the kernel had taken of processors."""
+    gone: bool = False
+    """Whether nobody waits any more."""
 
 
 @dataclass
@@ -140,7 +157,7 @@ class _Copy:
 
 
 class _Keeper:
-    """Serves whoever connects, one message after another."""
+    """Serves whoever connects, one message after another; while a copy is made, others are answered."""
 
     def __init__(
         self,
@@ -155,17 +172,25 @@ class _Keeper:
         self._listener, self._guest, self._requests, self._what = listener, guest, requests, what
         self._idle_s, self._gone, self._source_copy = idle_s, gone, source_copy
         self._chosen = selectors.DefaultSelector()
+        self._connected: set[socket.socket] = set()
         self._copies: dict[socket.socket, _Copy] = {}
+        self._wanted: deque[_Wanted] = deque()
+        """The first one is being made."""
         self._made, self._stopped, self._used_last = 0, False, time.monotonic()
+        self._worked = (0.0, 0.0)
+        """What the guest's kernel had taken of processors while it makes a copy, and when that was new."""
 
     def serve(self) -> None:
         """Until it is stopped, has been idle, the guest has ended, or the socket is gone."""
         self._chosen.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._chosen.register(self._requests, selectors.EVENT_READ, self._copied)
         _say(self._status())
         while not self._stopped and self._guest.poll() is None and not self._gone():
             for key, _ in self._chosen.select(_LOOK_S):
-                key.data()
-            if len(self._chosen.get_map()) > 1:  # somebody is connected
+                if key in self._chosen.get_map().values():  # not one that was closed because of another
+                    key.data()
+            self._require_progress()
+            if self._connected or self._copies:
                 self._used_last = time.monotonic()
             elif time.monotonic() - self._used_last > self._idle_s:
                 return
@@ -175,6 +200,7 @@ class _Keeper:
             **self._what,
             "copies": self._made,
             "running": len(self._copies),
+            "waiting": len(self._wanted),
             "memory_bytes": _shared_memory_bytes(self._guest.kernel.pid),
             "cpu_s": _cpu_s(self._guest.kernel.pid),
             "ends_in_s": None if self._copies else self._idle_s - (time.monotonic() - self._used_last),
@@ -183,6 +209,7 @@ class _Keeper:
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
         connection.settimeout(_COPIED_S)
+        self._connected.add(connection)
         self._chosen.register(connection, selectors.EVENT_READ, lambda: self._hear(connection))
 
     def _hear(self, connection: socket.socket) -> None:
@@ -191,45 +218,92 @@ class _Keeper:
         except ConnectionError:
             message, files = b"", []
         if not message:
-            self._chosen.unregister(connection)
-            if connection in self._copies:  # whoever asked has gone, or wants it to end: answered when it has
-                os.kill(self._copies[connection].pid, signal.SIGKILL)
-            else:
-                connection.close()
+            self._leave(connection)
             return
         question = json.loads(message)
-        try:
-            if question["ask"] == "copy":
-                answer = self._copy(connection, question["cpu"], files)
-            else:
-                answer = self._status()
-                self._stopped = question["ask"] == "stop"
-        except (OSError, RunFailed) as error:
-            answer, self._stopped = {"error": f"cannot be copied ({error})"}, True
-        finally:
-            for file in files:
-                os.close(file)
-        _answer(connection, answer)
+        if question["ask"] == "copy":
+            self._wanted.append(_Wanted(connection, question["cpu"], files))
+            if len(self._wanted) == 1:
+                self._begin_copy()
+            return
+        for file in files:
+            os.close(file)
+        self._stopped = question["ask"] == "stop"
+        _answer(connection, self._status())
 
-    def _copy(self, connection: socket.socket, cpu: int, files: list[int]) -> dict[str, Any]:
-        guest = self._guest.kernel.pid
+    def _leave(self, connection: socket.socket) -> None:
+        """Whoever asked has gone, or wants the copy to end: that is answered when it has."""
+        self._chosen.unregister(connection)
+        self._connected.discard(connection)
+        for wanted in self._wanted:
+            wanted.gone |= wanted.connection is connection
+        if connection in self._copies:
+            os.kill(self._copies[connection].pid, signal.SIGKILL)
+        elif not any(wanted.connection is connection for wanted in self._wanted):
+            connection.close()
+
+    def _begin_copy(self) -> None:
+        """Ask the guest's kernel for the first one that is wanted."""
+        while self._wanted and self._wanted[0].gone:
+            self._drop(self._wanted.popleft())
+        if not self._wanted:
+            return
+        wanted, guest = self._wanted[0], self._guest.kernel.pid
         with suppress(OSError):  # a processor that we may not use: where the guest is then
-            os.sched_setaffinity(guest, {cpu})
-        log_bytes, before_s = _log().stat().st_size, _cpu_s(guest)
-        socket.send_fds(self._requests, [b"!"], files)
+            os.sched_setaffinity(guest, {wanted.cpu})
+        wanted.log_bytes, wanted.before_s = _log().stat().st_size, _cpu_s(guest)
+        self._worked = wanted.before_s, time.monotonic()
+        try:
+            socket.send_fds(self._requests, [b"!"], wanted.files)
+        except OSError as error:
+            self._cannot(str(error))
+
+    def _require_progress(self) -> None:
+        """Nothing is waited for that does not come: on a busy machine a copy may take minutes, and goes on."""
+        if not self._wanted:
+            return
+        used_s, now_s = _cpu_s(self._guest.kernel.pid), time.monotonic()
+        if used_s > self._worked[0]:
+            self._worked = used_s, now_s
+        elif now_s - self._worked[1] > _COPIED_S:
+            self._cannot(f"nothing came of it for {_COPIED_S:g} s")
+
+    def _cannot(self, why: str) -> None:
+        """What cannot be copied is no longer kept."""
+        self._stopped = True
+        for wanted in self._wanted:
+            _answer(wanted.connection, {"error": f"cannot be copied ({why})"})
+
+    def _drop(self, wanted: _Wanted) -> None:
+        for file in wanted.files:
+            os.close(file)
+        wanted.connection.close()
+
+    def _copied(self) -> None:
+        """The guest's kernel says what came of the copy that it was asked for."""
         answered = self._requests.recv(4)
         if not answered:
-            raise RunFailed(f"its kernel has ended{self._guest.why()}")
+            self._cannot(f"its kernel has ended{self._guest.why()}")
+            return
         pid = struct.unpack("i", answered)[0]
         if pid < 0:
-            raise OSError(-pid, f"{os.strerror(-pid)}{memory_is_full(boot.IN_SANDBOX.private)}")
+            self._cannot(str(OSError(-pid, f"{os.strerror(-pid)}{memory_is_full(boot.IN_SANDBOX.private)}")))
+            return
+        wanted = self._wanted.popleft()
+        for file in wanted.files:
+            os.close(file)
         self._made += 1
         if self._source_copy is not None:
             os.utime(self._source_copy)  # or source.py would remove it, when it has not been used for long
-        copy = _Copy(pid, os.pidfd_open(pid), connection, log_bytes, _cpu_s(guest) - before_s)
-        self._copies[connection] = copy
+        spent_s = _cpu_s(self._guest.kernel.pid) - wanted.before_s
+        copy = _Copy(pid, os.pidfd_open(pid), wanted.connection, wanted.log_bytes, spent_s)
+        self._copies[wanted.connection] = copy
         self._chosen.register(copy.process, selectors.EVENT_READ, lambda: self._ended(copy))
-        return {"copy": self._made}
+        if wanted.gone:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            _answer(wanted.connection, {"copy": self._made})
+        self._begin_copy()
 
     def _ended(self, copy: _Copy) -> None:
         _, status, used = os.wait4(copy.pid, 0)
@@ -249,6 +323,7 @@ class _Keeper:
             },
         )
         del self._copies[copy.connection]
+        self._connected.discard(copy.connection)
         with suppress(KeyError):  # of one that has gone
             self._chosen.unregister(copy.connection)
         copy.connection.close()

@@ -21,6 +21,7 @@ from testbed.errors import BadInput, DoesNotFit
 from testbed.plan import counts
 from testbed.plan.routes import datacenter_of
 from testbed.planning.ties import Range
+from testbed.routing.policies import choose
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Topology, load_topology
 from testbed.spec.workload import Workload, load_workload
@@ -210,6 +211,16 @@ def test_one_datacenter_is_the_same_job_without_links(network: Topology, job: Wo
     frame = testbed.predict(alone, PP4, schedules=SCHEDULES)
     assert site.worst_s == pytest.approx(frame["predicted_s"].min())
     assert advise(load_topology(alone), job, grid([Split(4, 1, 1)], [4])).one_site is None
+
+
+def test_one_datacenter_has_the_schedules_that_joint_takes_as_well(network: Topology, job: Workload) -> None:
+    """Only 1F1B is asked for, which waits for the network's delays and for little else."""
+    joint = choose("joint,evaluations=1")
+    found = advise(network, job, Grid([Split(4, 1, 1)], [4], [None], [ScheduleChoice(schedule="1f1b")], [joint]))
+    (best,) = found.found.forecasts
+    assert best.choice.label != "1f1b"
+    assert found.one_site is not None
+    assert found.one_site.worst_s < best.worst_s
 
 
 def test_a_range_is_judged_by_its_worst_end(network: Topology, job: Workload) -> None:

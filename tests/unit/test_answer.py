@@ -94,6 +94,23 @@ def test_what_is_not_trusted_is_not_the_fastest() -> None:
     assert said.endswith("; NOT trusted: crosspipe-greedy")
 
 
+def test_what_never_varies_may_be_the_fastest_by_its_95th_percentile() -> None:
+    """Of cases of a training that goes on with other schedules, events touch some."""
+
+    def in_twenty(row: ScheduleComparison, factor: float) -> ScheduleComparison:
+        return replace(row, measured_p95_s=factor * row.measured_s, predicted_p95_s=factor * row.predicted_s)
+
+    varying = [in_twenty(row, 1.2) for row in rows()]
+    assert "by 95th percentile" not in answer(varying, TIE)
+    *others, fastest = varying
+    steady = in_twenty(fastest, 1.0)
+    assert not steady.varies
+    assert "by 95th percentile" not in answer([*others, steady], TIE)
+    first, second, *_ = varying
+    close = replace(second, measured_s=0.99 * first.measured_s)
+    assert "by 95th percentile: gpipe, 699.7 ms" in answer([in_twenty(first, 1.0), close], TIE)
+
+
 def test_only_a_job_that_is_slowed_is_said_to_be() -> None:
     one, *_ = rows()
     alone: dict[str, Any] = {"start_s": 0.0, "predicted_alone_s": one.predicted_s, "slowdown_predicted": 1.0}

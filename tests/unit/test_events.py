@@ -294,6 +294,7 @@ def test_a_schedule_called_what_another_one_is_called_after_an_event(tmp_path: P
         (("--arrive", "second@5"), "got 5, expected 1 to 4"),
         (("--arrive", "second@2", "--depart", "first@3"), "got 3, expected 4 to 5"),
         (("--arrive", "second@3", "--depart", "first@4"), "got 4, expected 5: some measured iterations come before"),
+        (("--arrive", "second@2", "--depart", "first@3"), "after, and the first 1 after the arrival at 2 warm up"),
         (("--lose", "pod-spine0@1", "--lose", "pod-spine1@2", "--lose", "pod-spine2@3"), "still reaches"),
         (("--lose", "pod-spine0@1", "--lose", "pod-leaf0--pod-spine0@2"), "something that is not lost already"),
     ],

@@ -77,6 +77,9 @@ def test_where_no_link_is_on_the_way_it_is_the_machine() -> None:
     inside, across = (message_check(flows, nothing, (), [packet] * len(flows)) for packet in (0.0, 0.5e-3))
     assert "no link is on their way, so this machine was busier" in inside.reasons[0]
     assert across.reasons[0].endswith("something changed")
+    slower_before = message_check(flows, [2.2e-3] * len(flows), (), [0.0] * len(flows))
+    assert "shorter than predicted and measured before the run" in slower_before.reasons[0]
+    assert slower_before.reasons[0].endswith("so this machine was less busy than then")
 
 
 def test_few_messages_that_always_scatter_may_do_so_again_and_many_may_not() -> None:

@@ -238,6 +238,31 @@ def test_who_goes_takes_the_copy_along_and_leaves_the_guest_as_does_a_copy_that_
     assert kept.times("after") == kept.times("booted")
 
 
+def test_while_a_copy_is_long_in_coming_others_are_answered_and_who_goes_gets_none(kept: Kept) -> None:
+    """On a machine that has much to do it may take minutes; here its kernel is halted."""
+    before = kept.guest("status")
+    (original,) = copies_below(before["process"])
+    os.kill(original, signal.SIGSTOP)
+    try:
+        patient, leaving, last = (kept.begun(*kept.run(f"waits-{n}", "--quiet")) for n in range(3))
+        wait_until(lambda: kept.guest("status")["waiting"] == 3, "nobody waits", LIMIT_S)
+        leaving.send_signal(signal.SIGINT)
+        _, said = leaving.communicate(timeout=LIMIT_S)
+        assert leaving.returncode == ExitCode.RUN_FAILED, said
+        assert kept.guest("status")["running"] == 0
+    finally:
+        os.kill(original, signal.SIGCONT)
+    for process in (patient, last):
+        _, said = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == ExitCode.OK, said
+    wait_until(lambda: kept.guest("status")["running"] == 0, "a copy goes on", LIMIT_S)
+    after = kept.guest("status")
+    assert (after["process"], after["waiting"]) == (before["process"], 0)
+    done = [name for name in ("waits-0", "waits-1", "waits-2") if (kept.place / name / "comparison.json").is_file()]
+    assert len(done) == 2
+    assert all(kept.times(name) == kept.times("booted") for name in done)
+
+
 def test_code_of_ones_own_comes_with_each_copy(kept: Kept) -> None:
     """It was written after the guest had booted, and is changed between two copies."""
     for name in ("my_model.py", "my_schedule.py"):

@@ -48,7 +48,9 @@ def workers_of(parent: int) -> list[int]:
 
 def started(*words: str | Path) -> tuple[subprocess.Popen[str], int]:
     """The command, and the first process that it started to measure cells, whose guest is booting."""
-    command = subprocess.Popen([sys.executable, "-m", "testbed", *map(str, words)], stdout=subprocess.PIPE, text=True)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "testbed", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     wait_until(lambda: command.poll() is not None or workers_of(command.pid), "no worker was started")
     assert command.poll() is None, "it ended before it measured anything"
     return command, min(workers_of(command.pid))
@@ -77,11 +79,13 @@ def test_a_study_survives_a_guest_that_dies_and_is_not_measured_twice(
     assert {file: file.stat().st_mtime_ns for file in out.glob("cells/*/comparison.json")} == before
 
 
-def test_an_interrupted_study_leaves_no_guest(tmp_path: Path, time_travel_kernel: Kernel) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_an_interrupted_study_leaves_no_guest(tmp_path: Path, time_travel_kernel: Kernel, number: int) -> None:
     command, worker = started("study", study_file(tmp_path), "--out", tmp_path / "out", "--jobs", "2", "--quiet")
     everything = {worker, *descendants(command.pid)}
-    command.send_signal(signal.SIGINT)
-    command.communicate(timeout=LIMIT_S)
+    command.send_signal(number)
+    _, said = command.communicate(timeout=LIMIT_S)
     assert command.returncode == ExitCode.RUN_FAILED
+    assert said.strip().endswith("interrupted")
     wait_until_gone(everything)
     assert len(list((tmp_path / "out/cells").glob("*/plan.json"))) >= 1, "what was made stays"
