@@ -96,10 +96,11 @@ def kept_now() -> dict[str, Any] | None:
 def words_of(status: Mapping[str, Any]) -> str:
     """What is kept, and what it does, in one line."""
     ends = status["ends_in_s"]
+    waiting = f", {status['waiting']} waited for" if status.get("waiting") else ""  # earlier keepers do not say
     when = "in use" if ends is None else f"ends after {show_time(round(ends))} more without use"
     return (
         f"a guest is kept, seed {status['is']['seed']}, {show_size(status['memory_bytes'])} of memory; {when}; "
-        f"copies: {status['copies']}, of which {status['running']} at work"
+        f"copies: {status['copies']}, of which {status['running']} at work{waiting}"
     )
 
 

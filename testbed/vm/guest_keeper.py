@@ -153,7 +153,6 @@ class _Copy:
     log_bytes: int
     """Of the kernel's log when it began."""
     copying_cpu_s: float
-    peak_kb: int = 0
 
 
 class _Keeper:
@@ -200,7 +199,7 @@ class _Keeper:
             **self._what,
             "copies": self._made,
             "running": len(self._copies),
-            "waiting": len(self._wanted),
+            "waiting": sum(not wanted.gone for wanted in self._wanted),
             "memory_bytes": _shared_memory_bytes(self._guest.kernel.pid),
             "cpu_s": _cpu_s(self._guest.kernel.pid),
             "ends_in_s": None if self._copies else self._idle_s - (time.monotonic() - self._used_last),

@@ -249,7 +249,9 @@ def test_while_a_copy_is_long_in_coming_others_are_answered_and_who_goes_gets_no
         leaving.send_signal(signal.SIGINT)
         _, said = leaving.communicate(timeout=LIMIT_S)
         assert leaving.returncode == ExitCode.RUN_FAILED, said
-        assert kept.guest("status")["running"] == 0
+        wait_until(lambda: kept.guest("status")["waiting"] == 2, "who has gone is waited for", LIMIT_S)
+        _, said, _ = kept.called("guest", "status")
+        assert said.strip().endswith("0 at work, 2 waited for")
     finally:
         os.kill(original, signal.SIGCONT)
     for process in (patient, last):
