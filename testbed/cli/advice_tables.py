@@ -152,7 +152,8 @@ def _remarks(answer: Answer) -> Iterator[str]:
         if answer.at_full_scale:
             taken = "tensor parallelism cost nothing more, and gradients inside a datacenter were exchanged for nothing"
         yield f"* other axes are predicted as if {taken}: one that is a little faster may not be"
-    used = {one.policy for one in answer.advice.found.forecasts}
+    found = answer.advice.found
+    used = {one.policy for one in found.forecasts} | {one.policy for one in found.unfit}
     if same := [policy.label for policy in answer.grid.policies if policy is not None and policy.label not in used]:
         yield f"* {', '.join(same)}: the same routes as default ones, or as those of a policy before"
 

@@ -25,7 +25,7 @@ class Decision(NamedTuple):
     """What a user should know of it."""
 
 
-def ilp(problem: RoutingProblem, seconds: SolverSeconds = 60.0) -> Decision:
+def ilp(problem: RoutingProblem, time_limit_s: SolverSeconds = 60.0) -> Decision:
     """The fewest flows on the most loaded direction, which is the paper's integer program; later coordinates of the
     metric and the rates of directions play no part in it. Flows with the same ends are counted together.
     """
@@ -41,34 +41,36 @@ def ilp(problem: RoutingProblem, seconds: SolverSeconds = 60.0) -> Decision:
             model.add_hint(variable, number)
     model.add(alpha <= int(flows_per_direction(problem, start)[: problem.n_links].max(initial=0)))
     model.minimize(alpha)
-    status, solver = counts.solved(seconds)
+    status, solver = counts.solved(time_limit_s)
     if status not in ("OPTIMAL", "FEASIBLE"):
-        return Decision(start, f"no better than greedy, nothing proven in {seconds:g} s")
+        return Decision(start, f"no better than greedy, nothing proven in {time_limit_s:g} s")
     bound, proven = round(solver.best_objective_bound), status == "OPTIMAL"
-    remark = "" if proven else f"not proven in {seconds:g} s: no choice has less than {bound} flows"
+    remark = "" if proven else f"not proven in {time_limit_s:g} s: no choice has less than {bound} flows"
     return Decision(counts.dealt(solver.value), remark)
 
 
 def lexicographic(
-    problem: RoutingProblem, seconds: SolverSeconds = 60.0, most: Annotated[int, Field(ge=1, le=10_000_000)] = 200_000
+    problem: RoutingProblem,
+    time_limit_s: SolverSeconds = 60.0,
+    most: Annotated[int, Field(ge=1, le=10_000_000)] = 200_000,
 ) -> Ints:
     """The best of all choices by the two-layer metric, for few flows.
 
     Of all max-min-fair rates the least is that of the direction with the least rate per flow. So every choice that has
     the best such value is listed (flows of one job with the same ends are interchangeable), and the metric tells which
-    is best. Raises DoesNotFit where there are more than `most` of these, RunFailed when `seconds` are over.
+    is best. Raises DoesNotFit where there are more than `most` of these, RunFailed when its time is over.
     """
-    least, start = _best_share(problem, seconds)
+    least, start = _best_share(problem, time_limit_s)
     if not np.isfinite(least):
         return start
     counts = _sharing(problem, least)
     watch = _watcher(counts, start, most)
-    status, _ = counts.solved(seconds, watch)
+    status, _ = counts.solved(time_limit_s, watch)
     if watch.seen > most:
         expected = f"at most {most} choices that are equally good for the worst flow: fewer flows"
         raise DoesNotFit.of("lexicographic", "topology and workloads", f"more than {most} choices", expected)
     if status not in ("OPTIMAL", "INFEASIBLE"):
-        raise RunFailed(f"lexicographic: {watch.seen} choices tried in {seconds:g} s, and there are more")
+        raise RunFailed(f"lexicographic: {watch.seen} choices tried in {time_limit_s:g} s, and there are more")
     best: Ints = watch.best
     return best
 
@@ -117,7 +119,7 @@ def _least_share(problem: RoutingProblem, choice: Ints) -> float:
     return float(max_min_rates(first, crossed, problem.rate_bps).min(initial=np.inf))
 
 
-def _best_share(problem: RoutingProblem, seconds: float) -> tuple[float, Ints]:
+def _best_share(problem: RoutingProblem, time_limit_s: float) -> tuple[float, Ints]:
     """The largest least rate of a flow that any choice reaches, and such a choice; raised as long as there is one."""
     best = max((greedy(problem), greedy_jobs(problem)), key=lambda choice: _least_share(problem, choice))
     while True:
@@ -125,11 +127,11 @@ def _best_share(problem: RoutingProblem, seconds: float) -> tuple[float, Ints]:
         if not np.isfinite(least):  # nobody crosses anything
             return least, best
         counts = _sharing(problem, least * (1 + 1e-6))
-        status, solver = counts.solved(seconds)
+        status, solver = counts.solved(time_limit_s)
         if status == "INFEASIBLE":
             return least, best
         if status not in ("OPTIMAL", "FEASIBLE"):
-            raise RunFailed(f"lexicographic: nothing proven of the worst flow in {seconds:g} s")
+            raise RunFailed(f"lexicographic: nothing proven of the worst flow in {time_limit_s:g} s")
         best = counts.dealt(solver.value)
 
 

@@ -33,7 +33,7 @@ from testbed.spec.choice import ScheduleChoice
 from testbed.units import show_time
 
 ECMP_SEEDS = range(1, 21)
-_LIMITED = {"seconds": 5.0, "most": 20_000}
+_LIMITED = {"time_limit_s": 5.0, "most": 20_000}
 """Options of exact policies, where they have such: what takes them longer is not asked of them."""
 
 _SEARCHED = {"evaluations": 60}

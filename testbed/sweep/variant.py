@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, DoesNotFit, Interrupted, RunFailed
 from testbed.full_scale.similitude import lab_seconds
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import TOLERANCE, peaks
@@ -195,6 +195,8 @@ class Unfit(NamedTuple):
     reason: str
     over_memory: bool = False
     """Whether more memory is all that it lacks."""
+    policy: str | None = None
+    """Which chose no routes for it; None: memory or the schedule is the reason."""
 
 
 def tokens_of(workload: Workload) -> int | None:
@@ -267,8 +269,14 @@ def forecast(
         require_room_for_parameters(made)
         seen = set()
         for policy in policies:
-            routed = made if policy is None else with_policies(made, [policy])[0]
             label = None if policy is None else policy.label
+            try:
+                routed = made if policy is None else with_policies(made, [policy])[0]
+            except Interrupted:
+                raise
+            except (DoesNotFit, RunFailed) as error:  # too many flows for it, or too little time
+                unfit.append(Unfit(variant, f"any on {label}", None, str(error), policy=label))
+                continue
             fresh = [case for case in routed.cases if (case.jobs[0].choice.label, case.routes) not in seen]
             seen |= {(case.jobs[0].choice.label, case.routes) for case in fresh}
             forecasts += [_forecast(variant, routed, case, label) for case in fresh]

@@ -28,6 +28,7 @@ from testbed.spec.workload import Workload, load_workload
 from testbed.sweep.accelerator_split import Split, parse, resplit, split_of, splits_around
 from testbed.sweep.advise import Grid, advise, grid_of, prepare, ranked
 from testbed.sweep.elasticity import elasticities, with_link
+from testbed.sweep.in_time import in_time
 from testbed.sweep.variant import Forecast, MemoryLimit, Unfit, Variant, memory_limit, model_flop, varied
 from testbed.vm import command
 
@@ -221,6 +222,27 @@ def test_one_datacenter_has_the_schedules_that_joint_takes_as_well(network: Topo
     assert best.choice.label != "1f1b"
     assert found.one_site is not None
     assert found.one_site.worst_s < best.worst_s
+
+
+def test_a_policy_that_chooses_no_routes_is_told_and_the_others_are_tried(tmp_path: Path) -> None:
+    links = [{"name": name, "between": ["a", "b"], "delay": "5 ms", "rate": "1 Gbit/s"} for name in ("n", "s")]
+    document = {"name": "two", "datacenters": {"a": {"nodes": 2}, "b": {"nodes": 2}}, "links": links}
+    (tmp_path / "two.yaml").write_text(json.dumps(document))
+    words = ["advise", str(tmp_path / "two.yaml"), str(PP4), "--schedule", "1f1b", "--axes", "4x1x1"]
+    words += ["--microbatch-size", "4", "--policy", "lexicographic,most=1"]
+    done = CliRunner().invoke(app, [*words, "--policy", "greedy"], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    assert "with any on lexicographic,most=1: lexicographic: topology and workloads: got 'more than 1" in done.output
+    assert "lexicographic,most=1: the same routes" not in done.output
+    assert "1f1b on greedy" in done.output
+    assert isinstance(CliRunner().invoke(app, words).exception, DoesNotFit)
+
+
+@pytest.mark.parametrize("policy", ["ilp", "lexicographic", "joint", "interleave"])
+def test_policies_that_search_have_their_share_of_the_time(policy: str) -> None:
+    _, (shorter, *_) = in_time([ScheduleChoice(schedule="1f1b")], [choose(policy)] * 2, 10.0)
+    assert shorter is not None
+    assert shorter.options["time_limit_s"] == 5.0
 
 
 def test_a_range_is_judged_by_its_worst_end(network: Topology, job: Workload) -> None:
