@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from testbed.full_scale.similitude_bound import full_scale_time
+from testbed.goodput.recovering_plan import spans_of_case
+from testbed.goodput.spans import shares_of
 from testbed.judge import comparison
 from testbed.judge import network_metric as fair
 from testbed.judge.comparison import Beside, MeasuredCase
@@ -170,17 +172,22 @@ def _evidence(plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTime
         "on_this_host_s": job.on_this_host and job.on_this_host.median_s,
         "in_run_s": _in_run_s(case, job, times),
         "modelled": modelled,
-        "slots": _slots(case),
+        "slots": _slots(plan, case, modelled=modelled),
         "disturbed_before": [one._asdict() for one in case.disturbed_before],
     }
 
 
-def _slots(case: TrainedCase) -> dict[str, Any] | None:
+def _slots(plan: Plan, case: TrainedCase, *, modelled: bool) -> dict[str, Any] | None:
     """SlotsEvidence; None where workers cannot fail."""
     if not case.spans:
         return None
-    training_s = case.spans[-1].end_s - case.spans[0].begin_s
-    return SlotsEvidence([*case.restarts_late_s], [*case.saves_late_s], training_s)._asdict()
+    training_s, exchanges_s = case.spans[-1].end_s - case.spans[0].begin_s, 0.0
+    if modelled:
+        dp = plan.jobs[0].mesh.dp
+        measured, foretold = (shares_of(spans, dp) for spans in (case.spans, spans_of_case(plan, case.case)))
+        exchanges_s = measured.saving_s + measured.restarting_s - foretold.saving_s - foretold.restarting_s
+        exchanges_s -= sum(case.restarts_late_s) + sum(case.saves_late_s)
+    return SlotsEvidence([*case.restarts_late_s], [*case.saves_late_s], training_s, exchanges_s)._asdict()
 
 
 def _in_run_s(case: TrainedCase, job: TrainedJob, times: MessageTimes) -> float | None:

@@ -300,11 +300,12 @@ class RecoveringRounds:
         try:
             if self.memory is None:
                 self._cutting(span)(began_s)
-                took_s = self._save_on_disk(directory, span.disk_s, fails and replace(fails, at_s=began_s + fails.at_s))
+                failing = fails and replace(fails, at_s=began_s + fails.at_s)
+                took_s = self._save_on_disk(directory, span, failing)
             else:
                 took_s = self.memory.save(span.ahead_s, fails, self._cutting(span))
                 if KeptIn.DISK in span.held:
-                    took_s += self._save_on_disk(directory, span.disk_s, None)
+                    took_s += self._save_on_disk(directory, span, None)
         except RunFailed:
             if span.failure is None:
                 raise
@@ -321,15 +322,17 @@ class RecoveringRounds:
         failure = span.failure
         return lambda began_s: None if failure is None else self._job.failing.cut(failure, began_s + span.seconds)
 
-    def _save_on_disk(self, directory: Path, slot_s: float, fails: FailAt | None) -> float:
-        """Have all workers do so; returns what it took. Raises RunFailed."""
+    def _save_on_disk(self, directory: Path, span: Span, fails: FailAt | None) -> float:
+        """Have all workers do so; returns what it took. The slot is not waited for where workers fail in it, before or
+        behind what is written. Raises RunFailed."""
         began_s = time.monotonic()
         directory.mkdir()
         let_workers_write(directory)
         self._job.loop.ask({0: SaveState(str(directory), fails)}, self._job.deadline, "save its state")
-        left_s = began_s + slot_s - time.monotonic()
+        left_s = began_s + span.disk_s - time.monotonic()
         self.saves_late_s.append(max(0.0, -left_s))
-        time.sleep(max(0.0, left_s))
+        if span.failure is None:
+            time.sleep(max(0.0, left_s))
         return time.monotonic() - began_s
 
     def _keep(self, span: Span, directory: Path) -> None:
