@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise, permutations
+from itertools import permutations
 from typing import NamedTuple
 
 import pandas as pd
@@ -170,15 +170,18 @@ def _places(evidence: StudyTables, places: Conditions) -> Iterator[_Place]:
         yield _Place((topology, workload, job), several, by_axis, numbers, low_s, high_s, published_s, untrusted)
 
 
-def _concluded(claim: Claim, asked: pd.DataFrame, margins: Sequence[_Margin]) -> Judged:
-    """The verdict that the worst of the margins leads to; `asked` are the cells that the claim speaks of."""
+def _concluded(
+    claim: Claim, asked: pd.DataFrame, margins: Sequence[_Margin], nothing: str = "nothing that it speaks of is there"
+) -> Judged:
+    """The verdict that the worst of the margins leads to; `asked` are the cells that the claim speaks of, `nothing` is
+    said where there are no margins."""
     missing = asked[asked["failed"] != ""]
     failed = sorted(margin for margin in margins if margin.share < 0)
     if failed:
         more = f" (and at {len(failed) - 1} more)" if len(failed) > 1 else ""
         return Judged(claim.text, ClaimVerdict.fails, f"{failed[0].words}{more}", len(asked))
     if not margins:
-        return Judged(claim.text, ClaimVerdict.undecided, "nothing that it speaks of was measured", len(asked))
+        return Judged(claim.text, ClaimVerdict.undecided, nothing, len(asked))
     if len(missing):
         why = f"{len(missing)} of {len(asked)} cells are missing: {missing['failed'].iloc[0]}"
         return Judged(claim.text, ClaimVerdict.undecided, why, len(asked))
@@ -284,15 +287,17 @@ class PublishedOrderClaim(Claim):
 
     def judged(self, evidence: StudyTables) -> Judged:
         """Whether they do, wherever two of them are published."""
-        margins = []
+        margins, pairs = [], 0
         for place in _places(evidence, self.places):
             known = [label for label in place.published_s if label in place.high_s]
+            pairs += len(known) * (len(known) - 1) // 2
             for fast, slow in permutations(known, 2):
                 if place.published_s[fast] * (1 + self.near) < place.published_s[slow]:
                     share = place.low_s[slow] / place.high_s[fast] - 1
                     words = f"{slow} takes {show_change(share)} over {fast} at {place.words}"
                     margins.append(_Margin(0.0 if -TIE < share < 0 else share, words, place.trusts(fast, slow)))
-        return _concluded(self, self.places.of(evidence.cells), margins)
+        near = f"all that is published lies within {self.near:.0%} of each other" if pairs else "no two are published"
+        return _concluded(self, self.places.of(evidence.cells), margins, near)
 
 
 @dataclass(frozen=True)
@@ -359,12 +364,18 @@ class CrossingClaim(Claim):
         return _concluded(self, self.places.of(evidence.cells), margins)
 
     def _crossings(self, line: Sequence[_Place], axis: str) -> list[float]:
-        """Where the difference changes its sign, between two values by a straight line."""
-        points = sorted((place.values[axis], place.high_s[self.one] - place.high_s[self.other]) for place in line)
-        found = []
-        for (x, before), (further, behind) in pairwise(points):
-            if before * behind < 0:
-                found.append(x + (further - x) * before / (before - behind))
-            elif behind == 0 and before != 0:
-                found.append(further)
+        """Where one becomes faster than the other: between two values by a straight line, or in the middle of those
+        between which both are as fast; before the first and behind the last that differ they may be."""
+        found, ties, last = list[float](), list[float](), None
+        for place in sorted(line, key=lambda one: one.values[axis]):
+            at, one_s, other_s = place.values[axis], place.high_s[self.one], place.high_s[self.other]
+            difference_s = one_s - other_s
+            if abs(difference_s) < TIE * max(one_s, other_s):
+                ties.append(at)
+                continue
+            if last is not None and last[1] * difference_s < 0:
+                before, before_s = last
+                on_line = before + (at - before) * before_s / (before_s - difference_s)
+                found.append((ties[0] + ties[-1]) / 2 if ties else on_line)
+            ties, last = [], (at, difference_s)
         return found

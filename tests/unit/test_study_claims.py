@@ -186,6 +186,32 @@ def test_a_crossing_is_where_lines_meet() -> None:
     assert "23.33 ms" in judged.why, "0.1 below and 0.2 above: a third of the way"
 
 
+@pytest.mark.parametrize(
+    ("differences", "crosses"),
+    [
+        ((-0.1, -0.1, -1e-15), None),  # as fast at the end, but for rounding
+        ((-0.1, 1e-15, -0.1), None),
+        ((1e-15, 0.1, 0.2), None),
+        ((-0.1, 0.0, 0.1), "20 ms"),
+        ((-0.1, -1e-15, 0.3), "20 ms"),
+        ((-0.1, 0.1, 1e-15), "15 ms"),
+    ],
+)
+def test_what_takes_the_same_but_for_rounding_crosses_where_the_other_one_is_faster_behind_it(
+    differences: tuple[float, ...], crosses: str | None
+) -> None:
+    times = {(f"{10 * n} ms", "near"): {"a": 1.0 + more, "b": 1.0} for n, more in enumerate(differences, 1)}
+    judged = parse("crossing of a and b between 5 ms and 40 ms", AXES, ["a", "b"]).judged(evidence(times))
+    assert judged.why.startswith("they cross nowhere" if crosses is None else f"they cross at lat = {crosses}")
+
+
+def test_why_an_order_is_undecided_is_said() -> None:
+    near = parse("order as published but within 45 %", AXES, ["a", "b"]).judged(GRID)
+    assert near.why == "all that is published lies within 45% of each other"
+    alone = evidence({("10 ms", "near"): {"a": 1.0}})
+    assert parse("order as published", AXES, ["a", "b"]).judged(alone).why == "no two are published"
+
+
 def test_nothing_is_claimed_of_what_is_missing_or_untrusted() -> None:
     claim = parse("a < b", AXES, ["a", "b"])
     times = {("10 ms", "near"): {"a": 1.0, "b": 1.5}, ("20 ms", "near"): {"a": 1.0, "b": 1.5}}
