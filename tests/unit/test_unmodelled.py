@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from testbed.cli import app
-from testbed.plan.plan import Plan
+from testbed.plan.plan import Background, Plan
 from testbed.plan.recovery import Elastic, Failure, Recovery
 from testbed.planning import resolve
 from testbed.planning.left_out import left_out_of, most_waiting, warnings
@@ -92,9 +92,13 @@ def test_a_message_waits_whole_at_its_first_link_and_as_the_rates_differ_at_the_
     plan = planned(links=links, settings=settings)
     waiting = most_waiting(plan, plan.cases[0], predict_together(plan, plan.cases[0]))
     there, _, onward, way_back = (waiting[0], *waiting[1:])
-    assert there == pytest.approx(MESSAGE, rel=1e-3)
-    assert onward == pytest.approx(MESSAGE * 3 / 4, rel=1e-3)  # a quarter left while it came in
-    assert way_back == pytest.approx(MESSAGE, rel=1e-3)
+    beside = 1.01  # what else waits, which is not counted
+    assert there == pytest.approx(beside * MESSAGE, rel=1e-3)
+    assert onward == pytest.approx(beside * MESSAGE * 3 / 4, rel=1e-3)  # a quarter left while it came in
+    assert way_back == pytest.approx(beside * MESSAGE, rel=1e-3)
+    taken = replace(plan, background=(Background("b", "c", 50e6),))
+    _, _, beside_others, _ = most_waiting(taken, plan.cases[0], predict_together(plan, plan.cases[0]))
+    assert beside_others == pytest.approx(beside * MESSAGE * (5 / 4 - 1 / 4), rel=1e-3)  # datagrams come meanwhile
 
 
 def test_predict_says_it_on_screen_and_in_json(tmp_path: Path) -> None:
