@@ -49,7 +49,11 @@ def workers_of(parent: int) -> list[int]:
 def started(*words: str | Path) -> tuple[subprocess.Popen[str], int]:
     """The command, and the first process that it started to measure cells, whose guest is booting."""
     command = subprocess.Popen(
-        [sys.executable, "-m", "testbed", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "testbed", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # these tests may be below nohup
     )
     wait_until(lambda: command.poll() is not None or workers_of(command.pid), "no worker was started")
     assert command.poll() is None, "it ended before it measured anything"
