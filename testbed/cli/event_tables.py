@@ -97,9 +97,9 @@ def predicted_spans(plan: Plan) -> list[dict[str, Any]]:
         for mine, predicted_s in _alike(training, phase_of(plan, case).measured):
             come = [(said, over and said in begun) for number, said, over in happens if number in mine]
             begun.update(said for said, _ in come)
-            said = dict.fromkeys(f"{said}: over" if over else said for said, over in come)
+            told = dict.fromkeys(f"{said}: over" if over else said for said, over in come)
             span = {"label": case.label, "first": mine[0] - warmup, "last": mine[-1] - warmup}
-            found.append(span | {"predicted_s": predicted_s, "events": list(said)})
+            found.append(span | {"predicted_s": predicted_s, "events": list(told)})
     return found
 
 

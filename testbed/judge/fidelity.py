@@ -415,12 +415,13 @@ def slots_check(slots: SlotsEvidence, limit: Limit) -> Check:
         "save": (slots.saves_late_s, "the slot, in which states are written: save= is too short"),
     }
     share = (sum(sum(late_s) for late_s, _ in kinds.values()) + abs(slots.exchanges_late_s)) / slots.training_s
+    told_s = limit.value / (len(kinds) + 1) * slots.training_s  # of what is more than the limit, one is
     said = [
         _later(kind, [seconds for seconds in late_s if seconds > 0], what)
         for kind, (late_s, what) in kinds.items()
-        if sum(late_s) > limit.value / len(kinds) * slots.training_s
+        if sum(late_s) > told_s
     ]
-    if abs(slots.exchanges_late_s) > limit.value / len(kinds) * slots.training_s:
+    if abs(slots.exchanges_late_s) > told_s:
         longer = "longer" if slots.exchanges_late_s > 0 else "shorter"
         said.append(f"states took {show_time(abs(slots.exchanges_late_s))} {longer} over links than foretold")
     longer = "longer" if slots.exchanges_late_s >= 0 else "longer or shorter"

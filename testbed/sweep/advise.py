@@ -303,11 +303,11 @@ def advise(
     if not found.forecasts:
         raise DoesNotFit(_nothing_fits(workload, found.unfit))
     others = {one.choice.label: one.choice for one in found.forecasts if one.policy is not None}  # `joint` takes any
-    widened = [one._replace(choices=_with(one.choices, others)) for one in prepared]
-    return Advice(found, _in_one_datacenter(topology, widened, given, until - time.monotonic()))
+    alone = [one._replace(choices=_widened(one.choices, others)) for one in prepared]
+    return Advice(found, _in_one_datacenter(topology, alone, given, until - time.monotonic()))
 
 
-def _with(choices: Sequence[ScheduleChoice], others: Mapping[str, ScheduleChoice]) -> list[ScheduleChoice]:
+def _widened(choices: Sequence[ScheduleChoice], others: Mapping[str, ScheduleChoice]) -> list[ScheduleChoice]:
     known = {choice.label for choice in choices}
     return [*choices, *(choice for label, choice in others.items() if label not in known)]
 
