@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import struct
+import sys
 import time
 from collections.abc import Sequence
 
@@ -21,6 +22,10 @@ _HEADER = struct.Struct("!BBHHH")
 
 _STAMP = struct.Struct("=q")
 _LARGEST_READ = 256
+_READINGS = 10
+_AT_ONCE_NS = 10_000
+"""Two readings of clocks between which no more passes are of the same moment: a virtual clock takes 2 us for them."""
+
 SO_TIMESTAMPNS = 35  # asm-generic; the socket module lacks it
 _TIMESPEC = struct.Struct("=qq")
 TIMESPEC_BYTES = _TIMESPEC.size
@@ -61,19 +66,38 @@ class Echoes:
         kind, _, _, identifier, number = _HEADER.unpack_from(packet, begin)
         if (kind, identifier) != (_ANSWER, self._identifier) or number in self._answered:
             return
-        self._answered.add(number)
         (sent_ns,) = _STAMP.unpack_from(packet, begin + _HEADER.size)
-        self.round_trips_s.append((arrival_ns(control) - sent_ns) / 1e9)
+        arrived_ns = arrival_ns(control)
+        if arrived_ns <= sent_ns:
+            return  # the clock of dates was set meanwhile: nobody knows
+        self._answered.add(number)
+        self.round_trips_s.append((arrived_ns - sent_ns) / 1e9)
 
 
 def arrival_ns(control: Sequence[tuple[int, int, bytes]]) -> int:
-    """When the kernel had a packet, by the steady clock: the kernel says it by that of dates, which may be set."""
-    now_ns = time.monotonic_ns()
+    """When the kernel had a packet, by the steady clock: the kernel says it by that of dates, which may be set.
+
+    Both clocks are read at once. A process that loses its turn between the two readings reads them again: what passed
+    meanwhile would make the packet as much earlier as it is, before it was sent even.
+    """
     for level, kind, data in control:
         if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)
-            return now_ns - max(0, time.time_ns() - int(seconds * 10**9 + nanoseconds))
-    return now_ns
+            steady_ns, dates_ns = _both_clocks_ns()
+            return steady_ns - max(0, dates_ns - int(seconds * 10**9 + nanoseconds))
+    return time.monotonic_ns()
+
+
+def _both_clocks_ns() -> tuple[int, int]:
+    """The steady clock and that of dates, of the narrowest of a few readings, the first that is narrow enough."""
+    narrowest_ns, both = sys.maxsize, (0, 0)
+    for _ in range(_READINGS):
+        before_ns, dates_ns, after_ns = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        if after_ns - before_ns < narrowest_ns:
+            narrowest_ns, both = after_ns - before_ns, (before_ns, dates_ns)
+        if narrowest_ns <= _AT_ONCE_NS:
+            break
+    return both
 
 
 def exchange(echoes: Sequence[Echoes], count: int, interval_s: float, patience_s: float) -> None:

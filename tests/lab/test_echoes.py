@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 
 import pytest
 
-from testbed.lab.echoes import Echoes, exchange, internet_checksum
+from testbed.lab.echoes import SO_TIMESTAMPNS, Echoes, arrival_ns, exchange, internet_checksum
 
 pytestmark = pytest.mark.root
 
@@ -34,3 +35,23 @@ def test_who_does_not_answer_has_no_round_trips() -> None:
 
 def test_the_checksum_of_rfc_1071() -> None:
     assert internet_checksum(bytes.fromhex("0001f203f4f5f6f7")) == 0xDDF2 ^ 0xFFFF
+
+
+def test_who_loses_its_turn_between_two_clocks_reads_both_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady_ns, turns_lost = 5_000_000_000, [7_000_000, 3_000_000]
+
+    def pass_by(ns: int) -> int:
+        nonlocal steady_ns
+        steady_ns += ns
+        return steady_ns
+
+    def dates() -> int:
+        return 10**18 + pass_by(turns_lost.pop() if turns_lost else 1_000)
+
+    monkeypatch.setattr(time, "monotonic_ns", lambda: pass_by(1_000))
+    monkeypatch.setattr(time, "time_ns", dates)
+    came_ns = steady_ns - 40_000
+    stamp = struct.pack("=qq", *divmod(10**18 + came_ns, 10**9))
+    arrived_ns = arrival_ns([(socket.SOL_SOCKET, SO_TIMESTAMPNS, stamp)])
+    assert not turns_lost
+    assert abs(arrived_ns - came_ns) <= 1_000
