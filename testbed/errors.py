@@ -48,6 +48,12 @@ def listed(names: Iterable[object]) -> str:
     return ", ".join(every if more <= 0 else [*every[:_MOST_NAMES], f"and {more} more"]) or "none"
 
 
+def few(texts: Sequence[str], most: int = 3) -> str:
+    """Texts joined by commas, at most so many of them, and how many more there are."""
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def nearest(name: object, known: Iterable[object]) -> str | None:
     """The one of the `known` names that somebody may have meant; None where none is near."""
     from difflib import get_close_matches  # only where something is wrong already

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import os
 import stat
@@ -57,6 +59,17 @@ def read_text(path: Path, most: int, expected: str = "a readable file") -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise BadInput.of(str(path), f"line {line}", content[error.start : error.start + 8], "UTF-8 text") from error
+
+
+def csv_rows(text: str, name: str) -> list[list[str]]:
+    """The rows of a CSV text, without empty lines at its end. Raises BadInput that names the file."""
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise BadInput.of(name, "file", str(error), "a CSV file") from error
+    while rows and len(rows[-1]) < 2 and not "".join(rows[-1]).strip():
+        rows.pop()
+    return rows
 
 
 MOST_JSON_BYTES = 32_000_000

@@ -136,8 +136,12 @@ def finish(
     *,
     clock: str = "virtual",
     directories: Sequence[Path] = (),
+    others_stay: bool = False,
 ) -> int:
-    """Print claims and keep them where --record asks for it; 1 where one is missed or not whole, 0 otherwise."""
+    """Print claims and keep them where --record asks for it; 1 where one is missed or not whole, 0 otherwise.
+
+    `others_stay`: the record keeps claims that were not taken now.
+    """
     table = Table(title="figures", title_justify="left", width=WIDTH)
     for column in ("", "claim", "asked", "got"):
         table.add_column(column, overflow="fold")
@@ -149,8 +153,16 @@ def finish(
         name = arguments.record or Path(sys.argv[0]).stem.replace("_", "-")
         commit, date = measured_with(directories)
         origin = Origin(command_line(sys.argv[1:]), commit, date, machine(clock))
-        write(name, [Figure(topic, claim, origin) for claim in claims])
+        figures = [Figure(topic, claim, origin) for claim in claims]
+        kept = read(path) if others_stay and (path := FIGURES / f"{name}.json").is_file() else []
+        write(name, merged(kept, figures))
     return int(not claims or any(claim.passed is False or not claim.whole for claim in claims))
+
+
+def merged(kept: Sequence[Figure], taken: Sequence[Figure]) -> list[Figure]:
+    """Figures that are kept with those that were taken now in their place, new ones behind them."""
+    now = {one.claim.claim: one for one in taken}
+    return [now.pop(one.claim.claim, one) for one in kept] + list(now.values())
 
 
 def write(name: str, figures: Sequence[Figure]) -> Path:

@@ -246,7 +246,9 @@ def _whose(unfit: Sequence[Unfit]) -> str:
     by_split = grouped((str(each.variant.split), each.variant.microbatch_size) for each in unfit)
     named = [f"{split}, size {', '.join(map(str, dict.fromkeys(sizes)))}" for split, sizes in by_split.items()]
     schedules = dict.fromkeys(each.schedule for each in unfit if each.schedule is not None)
-    return "; ".join(named) + (f", with {' or '.join(schedules)}" if schedules else "")
+    policies = dict.fromkeys(f"any on {each.policy}" for each in unfit if each.policy is not None)
+    with_them = [*schedules, *policies]
+    return "; ".join(named) + (f", with {' or '.join(with_them)}" if with_them else "")
 
 
 # --- what would help, what was measured ----------------------------------------------------------
@@ -346,7 +348,7 @@ def document(answer: Answer) -> dict[str, Any]:
         ],
         "does_not_fit": [
             _variant(each.variant)
-            | {"schedule": each.schedule, "reason": each.reason}
+            | {"schedule": each.schedule, "policy": each.policy, "reason": each.reason}
             | {"needs": each.held and each.held.used, "limit": each.held and each.held.limit}
             | {"in_bytes": each.held and each.held.in_bytes}
             for each in found.unfit

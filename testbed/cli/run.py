@@ -117,7 +117,7 @@ def run(
     """
     more = lose, arrive, depart, swap, alone, event, adapt, False, rounds, checkpoint, failure, chaos, background, vary
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *more, elastic)
-    plan = planning.unfinished_plan(what, workloads, asked, settings, iterations, trust=trust)
+    plan = planning.unfinished_plan(*_no_picture(what, workloads), asked, settings, iterations, trust=trust)
     plan = planning.enforced(_clocked(plan, clock, seed), enforce)
     guest = options.in_guest(vm, virtual=plan.clock.name == "virtual")
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
@@ -138,6 +138,14 @@ def _clocked(plan: Plan, clock: options.ClockName | None, seed: int | None) -> P
     name = plan.clock.name if clock is None else clock.value
     number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
     return with_clock(plan, PlannedClock(name, number))
+
+
+def _no_picture(what: Path, workloads: list[Path] | None) -> tuple[Path, list[Path] | None]:
+    """The files. Raises BadInput for a picture's name among them: `--picture` of other commands takes one."""
+    for word in (what, *(workloads or ())):
+        if word.suffix in (".svg", ".png"):
+            raise BadInput.of("--picture", "file", str(word), "none: a run draws timeline.svg beside its results")
+    return what, workloads
 
 
 def _require_possible(

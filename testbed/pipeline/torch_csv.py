@@ -6,14 +6,13 @@ but whole, known cells, and hands back only schedules that can run.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 
 from testbed.errors import BadInput
+from testbed.files import csv_rows
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import COMPUTE, WHOLE, Action, Kind, Row, Schedule, parse_action
 from testbed.pipeline.problem import uniform
@@ -145,10 +144,7 @@ def _receives(schedule: Schedule, rank: int) -> Iterator[Action]:
 
 
 def _cells(text: str, name: str) -> list[list[str]]:
-    try:
-        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except csv.Error as error:
-        raise BadInput.of(name, "file", str(error), "a CSV file, a row for every rank") from error
+    rows = csv_rows(text, name)
     for index, row in enumerate(rows):
         if not any(cell.strip(" \t") for cell in row):
             raise BadInput.of(name, f"row {index + 1}", ",".join(row), "at least one action (a row is a rank)")

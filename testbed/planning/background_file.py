@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from testbed.errors import BadInput, listed, require
-from testbed.files import read_text
+from testbed.files import csv_rows, read_text
 from testbed.plan.background import most_bps
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Background, Network, RateChange
@@ -48,7 +47,7 @@ def read_background(path: Path, network: Network) -> tuple[Background, ...]:
     Raises BadInput that names the file, the line and the column.
     """
     name = str(path)
-    rows = list(csv.reader(read_text(path, _MOST_BYTES, "a readable CSV file").splitlines()))
+    rows = csv_rows(read_text(path, _MOST_BYTES, "a readable CSV file"), name)
     columns = tuple(map(str.strip, rows[0])) if rows else ()
     expected = f"{','.join(COLUMNS)} or {','.join(TIMED)}"
     require(columns in (COLUMNS, TIMED), name, "line 1", ",".join(columns) or "nothing", expected)

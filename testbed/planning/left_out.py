@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from testbed.plan import routes
-from testbed.plan.background import background_bps
+from testbed.errors import few
 from testbed.plan.connecting import least_connecting_s
 from testbed.plan.costs import problem_of_case
 from testbed.plan.events import at_work, changes_said
@@ -17,11 +15,12 @@ from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Job, Plan
 from testbed.planning.drawn_iterations import phase_of, varies
 from testbed.planning.prediction import RangesByLabel, predict_together, predict_training, ranges_of_plan
+from testbed.planning.queues import of_queues
 from testbed.planning.ring_order import of_rings
 from testbed.planning.short_slots import of_short_slots
 from testbed.planning.slot_room import overruns
 from testbed.planning.training_prediction import link_events_of
-from testbed.spec.topology import Direction, Topology
+from testbed.spec.topology import Topology
 from testbed.thresholds import OVERRUN_SHARE
 from testbed.trace.tables import Trace
 from testbed.units import show_size, show_time
@@ -66,7 +65,7 @@ def of_changes(asked: Plan | Topology) -> list[str]:
     """What is to be known of times that are those before anything happens to links and ranks; [] where nothing does."""
     said = list(dict.fromkeys(asked.events if isinstance(asked, Topology) else changes_said(asked)))
     then = "these are times before that; `testbed predict` has those of every iteration"
-    return [f"links or ranks change ({_listed(said)}): {then}"] if said else []
+    return [f"links or ranks change ({few(said)}): {then}"] if said else []
 
 
 def of_events(plan: Plan, case: Case) -> list[str]:
@@ -89,7 +88,7 @@ def _of_chance(plan: Plan, case: Case, rounds: Collection[int]) -> list[str]:
     touched = [number - warmup for number in measured if number in rounds]
     if not touched:
         return []
-    said, several = _listed(list(dict.fromkeys(event.said for event in events))), len(touched) > 1
+    said, several = few(list(dict.fromkeys(event.said for event in events))), len(touched) > 1
     which = f"iteration{'s' * several} {', '.join(_runs(touched))} {'are' if several else 'is'}"
     others = "" if len(touched) < len(measured) else ", and no other was measured"
     later = "; what is lost leaves TCP smaller windows until the end" if any(event.loss for event in events) else ""
@@ -123,16 +122,16 @@ def _left_out(plan: Plan, cases: Sequence[Case], jobs: Sequence[int]) -> list[st
     for job in (plan.jobs[number] for number in jobs):
         lines += of_gloo(plan, job)
     lines += _of_processors(plan, [node for number in jobs for node in plan.jobs[number].nodes])
-    return lines + _of_tensor_ranks(plan, _known(cases)) + _of_queues(plan, _known(cases))
+    return lines + _of_tensor_ranks(plan, _known(cases)) + of_queues(plan, _known(cases))
 
 
 def _of_processors(plan: Plan, nodes: Sequence[str]) -> list[str]:
     """Nodes that may have less than a processor for every rank; `nodes`: of each rank."""
     limits = [(limit.node, limit.cpus) for limit in plan.network.limits if limit.cpus is not None]
-    few = [f"{node} {cpus:g}" for node, cpus in limits if cpus < nodes.count(node)]
-    if not few:
+    short = [f"{node} {cpus:g}" for node, cpus in limits if cpus < nodes.count(node)]
+    if not short:
         return []
-    return [f"limits of processors are not in the model ({_listed(few)}): what ranks there do may take its turn late"]
+    return [f"limits of processors are not in the model ({few(short)}): what ranks there do may take its turn late"]
 
 
 def _called(plan: Plan, case: Case, number: int) -> str:
@@ -158,7 +157,7 @@ def _of_tensor_ranks(plan: Plan, cases: Sequence[Case]) -> list[str]:
         return []
     return [
         "slots have no room for what tensor ranks send each other over network cards, with messages of their own: "
-        f"actions will overrun ({_listed(list(short))})"
+        f"actions will overrun ({few(list(short))})"
     ]
 
 
@@ -225,26 +224,10 @@ def of_links(plan: Plan, cases: Sequence[Case]) -> list[str]:
     jittery = [f"{direction.label} {show_time(direction.jitter_s)}" for direction in directions if direction.jitter_s]
     lines = []
     if lossy:
-        lines.append(f"loss is not in the model ({_listed(lossy)}): what is lost is sent again, later than predicted")
+        lines.append(f"loss is not in the model ({few(lossy)}): what is lost is sent again, later than predicted")
     if jittery:
-        lines.append(f"jitter is not in the model ({_listed(jittery)}): predicted with the delay alone")
+        lines.append(f"jitter is not in the model ({few(jittery)}): predicted with the delay alone")
     return lines
-
-
-def _of_queues(plan: Plan, cases: Sequence[Case]) -> list[str]:
-    directions = planned(plan.network).everything
-    if not any(direction.queue_bytes for direction in directions):
-        return []
-    waiting = {case.label: most_waiting(plan, case, predict_together(plan, case)) for case in cases}
-    full = []
-    for index, direction in enumerate(directions):
-        over = {label: most[index] for label, most in waiting.items() if 0 < direction.queue_bytes < most[index]}
-        if over:
-            room, most = show_size(direction.queue_bytes), show_size(max(over.values()))
-            full.append(f"{direction.label} has room for {room}, up to {most} wait under {_listed(list(over))}")
-    return (
-        [f"a queue overflows, which is not in the model ({_listed(full)}): what is dropped comes later"] if full else []
-    )
 
 
 def of_ties(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
@@ -256,58 +239,9 @@ def of_ties(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
                 least, most = map(show_time, predicted_range)
                 ranged.append(f"{_called(plan, case, number)} {least} to {most}")
     who = "who comes first of messages that meet at a link within microseconds decides"
-    return [f"{who} ({_listed(ranged)})"] if ranged else []
+    return [f"{who} ({few(ranged)})"] if ranged else []
 
 
 def _known(cases: Sequence[Case]) -> list[Case]:
     """Those whose schedules are made."""
     return [case for case in cases if all(chosen.rows is not None for chosen in case.jobs)]
-
-
-_UNCOUNTED = 0.01
-"""Acknowledgements, notices and headers that wait beside messages, as a share of them: 0.2 % was too little."""
-
-
-def most_waiting(plan: Plan, case: Case, trace: Trace) -> list[float]:
-    """Per direction (network cards after the links), the most bytes that the messages of an iteration leave waiting,
-    with what background traffic brings meanwhile, and room for what is not counted (`_UNCOUNTED`).
-
-    A message comes to its first direction at once, to the next as the one before lets it out; first come, first served.
-    """
-    ways, network = _ways(plan, case), network_at(plan, case)
-    directions = network.everything
-    others_bps = background_bps(plan, network)
-    most, free_s = [0.0] * len(directions), [0.0] * len(directions)
-    # first bit and last bit at a hop, a number for order, hop, wire bytes, route
-    coming = [
-        (float(row["sent_s"]), float(row["sent_s"]), number, 0, float(row["wire_bytes"]), way)
-        for number, row in enumerate(trace.messages)
-        if (way := ways.get((int(row["source_rank"]), int(row["target_rank"])), ()))
-    ]
-    heapq.heapify(coming)
-    while coming:
-        first_s, last_s, number, hop, size, way = heapq.heappop(coming)
-        at: Direction = directions[way[hop]]
-        begin_s = max(first_s, free_s[way[hop]])
-        end_s = max(begin_s + 8 * size / (at.rate_bps - others_bps[way[hop]]), last_s)
-        free_s[way[hop]] = end_s
-        most[way[hop]] = max(most[way[hop]], (1 + _UNCOUNTED) * (end_s - last_s) * at.rate_bps / 8)
-        if hop + 1 < len(way):
-            onward = (begin_s + at.delay_s, end_s + at.delay_s, number, hop + 1, size, way)
-            heapq.heappush(coming, onward)
-    return most
-
-
-def _ways(plan: Plan, case: Case) -> dict[tuple[int, int], tuple[int, ...]]:
-    """(source rank, target rank) -> the directions between them in a case, the source's network card first."""
-    nodes, cards = routes.nodes_of_ranks(plan), network_at(plan, case).card_routes
-    return {
-        (flow.source, flow.target): cards.get(nodes[flow.source], ()) + route
-        for flow, route in zip(plan.flows, case.routes, strict=True)
-    }
-
-
-def _listed(texts: Sequence[str]) -> str:
-    """At most three of them."""
-    shown, more = texts[:3], len(texts) - 3
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

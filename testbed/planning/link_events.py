@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from testbed.errors import BadInput, require
-from testbed.files import read_text
+from testbed.files import csv_rows, read_text
 from testbed.full_scale import similitude
 from testbed.full_scale.similitude import LEAST_RATE_BPS, MOST_RATE_BPS, Scales
 from testbed.plan.network_state import planned
@@ -202,7 +201,7 @@ def _in_the_lab(
 def read_trace(file: str) -> list[tuple[float, Becomes]]:
     """What a CSV file says that a direction has from when on, in seconds from the event. Raises BadInput."""
     text = read_text(Path(file), _MOST_TRACE_BYTES, "a readable CSV file")
-    rows = list(csv.reader(text.splitlines()))
+    rows = csv_rows(text, file)
     header = ", ".join(_COLUMNS)
     require(bool(rows) and rows[0] == list(_COLUMNS), file, "line 1", rows[0] if rows else "nothing", header)
     require(

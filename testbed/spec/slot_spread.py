@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from testbed.errors import BadInput
-from testbed.files import read_text
+from testbed.files import csv_rows, read_text
 from testbed.spec.document import WHOLE, FieldError, StrictModel, faults, validated
 from testbed.spec.quantity import seconds, seconds_per_rank
 from testbed.units import TIME, parse, show_time
@@ -169,7 +167,7 @@ def _column(path: Path, kind: str, where: tuple[str, str]) -> list[str]:
     """The column of a kind of action, as times with their unit."""
     expected = "a readable CSV file with a column for every kind that is drawn from it (F ms)"
     try:
-        table = list(csv.reader(io.StringIO(read_text(path, MOST_PROFILE_BYTES, expected))))
+        table = csv_rows(read_text(path, MOST_PROFILE_BYTES, expected), path.name)
     except BadInput as error:
         raise BadInput.of(*where, str(path), expected) from error
     headings = [heading.split() for heading in (table[0] if table else [])]

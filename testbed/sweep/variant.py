@@ -275,7 +275,7 @@ def forecast(
             except Interrupted:
                 raise
             except (DoesNotFit, RunFailed) as error:  # too many flows for it, or too little time
-                unfit.append(Unfit(variant, f"any on {label}", None, str(error), policy=label))
+                unfit.append(Unfit(variant, None, None, str(error), policy=label))
                 continue
             fresh = [case for case in routed.cases if (case.jobs[0].choice.label, case.routes) not in seen]
             seen |= {(case.jobs[0].choice.label, case.routes) for case in fresh}

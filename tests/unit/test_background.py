@@ -49,7 +49,7 @@ def written(tmp_path: Path, *rows: str) -> Path:
 
 
 def test_rows_are_flows_of_the_plan_and_of_its_file(tmp_path: Path) -> None:
-    path = written(tmp_path, "from,to,rate", "a,b,40 Mbit/s", "b, a, 1.5 Mbit/s")
+    path = written(tmp_path, "from,to,rate", "a,b,40 Mbit/s", "b, a, 1.5 Mbit/s", "", " ")
     plan = with_background(planned(LINE, job("first", 0)), path)
     assert plan.background == (Background("a", "b", 40e6), Background("b", "a", 1.5e6))
     assert file.from_json(file.to_json(plan), "plan.json") == plan

@@ -68,7 +68,9 @@ def test_what_is_recorded_is_read_again(tmp_path: Path, monkeypatch: pytest.Monk
     options.add_drawn(parser, "ranges", plans=300, per_boot=20)
     assert record.finish(parser.parse_args(), Topic.TRUTH, [CLAIM]) == 0
     assert record.finish(parser.parse_args(), Topic.TRUTH, [replace(CLAIM, taken=2)]) == 1
-    (figure,) = record.read(tmp_path / "mine.json")
+    other = replace(CLAIM, claim="of another part", taken=CLAIM.of)
+    assert record.finish(parser.parse_args(), Topic.TRUTH, [other], others_stay=True) == 0
+    figure, _ = record.read(tmp_path / "mine.json")
     assert figure.claim == replace(CLAIM, taken=2)
     assert figure.origin.command == "python benchmarks/ranges.py --plans 3 --seed 2"
     assert figure.origin.machine["clock"] == "virtual"

@@ -133,11 +133,15 @@ def test_a_bad_cell_is_named(cell: str) -> None:
             from_csv(text, "file")
 
 
+def test_empty_lines_at_the_end_are_no_ranks() -> None:
+    assert from_csv("0F0,0B0\r\n\r\n  \n", "file") == from_csv("0F0,0B0", "file")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "stages"),
-        ("0F0,0B0\n\n", "row 2"),
+        ("0F0,0B0\n\n1F0,1B0\n", "row 2"),
         ("0F0,0B0\n,,\n", "row 2"),
         ("0F0,0B0\n2F0,2B0\n", "stages"),
         ("0F0,0B0\n1F0,1B0,0F1,0B1\n", "row 2, cell 3"),

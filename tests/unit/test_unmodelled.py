@@ -15,8 +15,9 @@ from testbed.cli import app
 from testbed.plan.plan import Background, Plan
 from testbed.plan.recovery import Elastic, Failure, Recovery
 from testbed.planning import resolve
-from testbed.planning.left_out import left_out_of, most_waiting, warnings
+from testbed.planning.left_out import left_out_of, warnings
 from testbed.planning.prediction import predict_together, ranges_of_case
+from testbed.planning.queues import most_waiting, most_waiting_to_connect
 from testbed.planning.schedules import choose, make
 from testbed.planning.short_slots import of_short_slots
 from testbed.spec.document import validate
@@ -99,6 +100,26 @@ def test_a_message_waits_whole_at_its_first_link_and_as_the_rates_differ_at_the_
     taken = replace(plan, background=(Background("b", "c", 50e6),))
     _, _, beside_others, _ = most_waiting(taken, plan.cases[0], predict_together(plan, plan.cases[0]))
     assert beside_others == pytest.approx(beside * MESSAGE * (5 / 4 - 1 / 4), rel=1e-3)  # datagrams come meanwhile
+
+
+def test_what_ranks_send_when_they_connect_needs_room_too() -> None:
+    crossed = {
+        "parallelism.pipeline": "2",
+        "parallelism.data": "2",
+        "data_parallel": "{parameters: 150 kB, replicas: [[b/1, a/1]]}",
+        "placement": "[a/0, b/0]",
+        "schedules": "[1f1b]",
+    }
+    plan = planned(settings=crossed)
+    (case,) = plan.cases
+    connecting = most_waiting_to_connect(plan, case)
+    assert connecting == pytest.approx([1.01 * 4 * MESSAGE] * 2, rel=1e-3)  # activations, gradients; 2 replicas
+    training = most_waiting(plan, case, predict_together(plan, case))
+    assert max(training) < 0.9 * max(connecting)
+    for room, said in ((1.05 * max(connecting), []), (0.95 * max(connecting), ["ranks that connect"])):
+        lines = warnings(planned(queue=f"{room:.0f} B", settings=crossed))
+        assert [part in line for line, part in zip(lines, said, strict=True)] == [True] * len(said)
+    assert "wait under 1f1b, ranks that connect" in warnings(planned(queue="900 kB", settings=crossed))[0]
 
 
 def test_predict_says_it_on_screen_and_in_json(tmp_path: Path) -> None:
