@@ -206,6 +206,8 @@ def faults(error: ValidationError, kind: Any = None) -> list[Fault]:
     """
     by_field: dict[tuple[int | str, ...], Any] = {}
     for entry in error.errors(include_url=False):
+        if entry["type"] == _CONSEQUENCE:
+            continue
         place = tuple(takewhile(lambda part: not _is_alternative(part), entry["loc"]))
         if place not in by_field or _came(entry) > _came(by_field[place]):
             by_field[place] = entry
@@ -275,6 +277,9 @@ def _is_alternative(part: int | str) -> bool:
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 """Errors whose location ends with the name of a field that does not exist."""
+
+_CONSEQUENCE = "default_factory_not_called"
+"""Of a field whose default is made of others: that one of those is wrong, which an error of its own says."""
 
 _PLAIN = ("float", "int", "str", "bool", "none")
 

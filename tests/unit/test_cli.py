@@ -70,6 +70,10 @@ def test_predict_imports_neither_torch_nor_mininet() -> None:
         (("predict", LONGHAUL, PP4, "--set", "pacing=none"), "pacing: got 'none', expected seconds"),
         (("predict", LONGHAUL, PP4, "--set", "topology.links=3"), "links: got 3"),
         (("run", LONGHAUL, PP4, "--set", "schedules=[gpipe]"), "schedule gpipe: rank 0, action 4"),
+        (
+            ("predict", LONGHAUL, PP4, "--set", "schedules=[{name: 1f1b}]"),
+            "schedules.0.schedule: got 'nothing', expected",
+        ),
         (("run", LONGHAUL, PP4, "--picture", "it.svg"), "--picture: file: got 'it.svg', expected none: a run draws"),
         (("run", LONGHAUL, PP4, "--iterations", "0"), "--iterations: got '0', expected at least 1"),
         (("schedule", "export", LONGHAUL, PP4, "--schedule", "1f1b", "--set", "pacing=none"), "pacing: got 'none'"),
