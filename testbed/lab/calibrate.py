@@ -22,6 +22,7 @@ from testbed.lab.loss import LossCount, likely_losses
 from testbed.lab.probes import (
     WINDOW_S,
     Ends,
+    ShortProbe,
     Spread,
     losses,
     one_way_delays,
@@ -29,10 +30,12 @@ from testbed.lab.probes import (
     probe_overhead_s,
     room_for_rate_probe,
     round_trips,
+    short_probe,
     wire_rate,
 )
 from testbed.lab.shaping import LinkCounters
 from testbed.lab.sizing import RouteFacts
+from testbed.plan.framing import ACK_BYTES, LARGEST_GSO
 from testbed.spec.topology import Direction
 from testbed.thresholds import ATTEMPTS, DELAY_BAND_S, LOSS_CHANCE, RELATIVE_BAND
 from testbed.units import show_rate, show_time
@@ -258,14 +261,17 @@ def _measure_rates(
             of_direction.append("rate not measured: the link is asked to lose packets, and TCP would measure that")
         return
     jitter_s = sum(line.asked.jitter_s for line in link)
-    with _shortened(lab, link) as share, _roomy(lab, link):
+    window_s = _EXACT_WINDOW_S if lab.virtual and not jitter_s else WINDOW_S
+    short = {line.number: short_probe(_facts(link, line), window_s) for line in _slowly_acknowledged(link)}
+    with _shortened(lab, link, min((probe.share for probe in short.values()), default=1.0)) as share, _roomy(lab, link):
         for i, line in enumerate(link):
             if trouble[i]:  # a link that does not carry probes has no rate
                 continue
+            probe = short.get(line.number, ShortProbe(share, window_s))
             if share < 1:
                 notes[i].append(f"rate measured with {share:.0%} of the delays: TCP could not fill the link with all")
             try:
-                found[i] = replace(found[i], rate_bps=_rate(lab, line, share, _rtt_s(link), jitter_s))
+                found[i] = replace(found[i], rate_bps=_rate(lab, line, share, _rtt_s(link), probe.window_s))
             except (RunFailed, OSError) as error:
                 trouble[i].append(str(error) if isinstance(error, RunFailed) else f"rate probe: {error}")
 
@@ -274,14 +280,30 @@ def _rtt_s(link: Sequence[_Line]) -> float:
     return sum(line.asked.delay_s for line in link)
 
 
+def _facts(link: Sequence[_Line], line: _Line) -> RouteFacts:
+    return RouteFacts(line.asked.rate_bps, _rtt_s(link))
+
+
+_SLOW_WAY_BACK = LARGEST_GSO / ACK_BYTES / 4
+"""So many times slower, and acknowledgements of super-packets a quarter as long as the longest come more slowly than
+they would have to."""
+
+
+def _slowly_acknowledged(link: Sequence[_Line]) -> list[_Line]:
+    """Directions whose way back has no room for the acknowledgements of all that they carry."""
+    slowest_bps = min(line.asked.rate_bps for line in link)
+    return [line for line in link if line.asked.rate_bps > _SLOW_WAY_BACK * slowest_bps]
+
+
 @contextmanager
-def _shortened(lab: Lab, link: Sequence[_Line]) -> Iterator[float]:
-    """While rates are measured, a link that holds too much has shorter delays; yields the share of them in force."""
+def _shortened(lab: Lab, link: Sequence[_Line], most: float) -> Iterator[float]:
+    """While rates are measured, a link that holds too much has shorter delays; yields the share of them in force, at
+    `most` so much."""
     holds = max(_rtt_s(link) * line.asked.rate_bps / 8 for line in link)
-    if holds <= _MOST_UNDER_WAY_BYTES or link[0].number >= len(lab.directions):  # cards are as near as they are
+    share = min(most, _MOST_UNDER_WAY_BYTES / holds if holds > _MOST_UNDER_WAY_BYTES else 1.0)
+    if share == 1 or link[0].number >= len(lab.directions):  # cards are as near as they are
         yield 1.0
         return
-    share = _MOST_UNDER_WAY_BYTES / holds
     try:
         for line in link:
             one = line.asked
@@ -312,9 +334,9 @@ _EXACT_WINDOW_S = 0.1
 """In which a rate is measured where neither the machine nor the link makes a packet late."""
 
 
-def _rate(lab: Lab, line: _Line, share: float, rtt: float, jitter_s: float) -> float:
+def _rate(lab: Lab, line: _Line, share: float, rtt: float, window_s: float) -> float:
     """In bit/s; `share` of the delays is in force."""
-    one, window_s = line.asked, _EXACT_WINDOW_S if lab.virtual and not jitter_s else WINDOW_S
+    one = line.asked
     room = lab.queue_room(line.number)
     if one.queue_bytes:
         room = max(room, room_for_rate_probe(one.rate_bps, one.delay_s))  # as `_roomy` has it

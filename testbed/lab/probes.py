@@ -48,6 +48,9 @@ _LOOK_S = 1e-3
 _READ_BYTES = 1 << 23
 _LARGEST_BUFFER = 2**30 - 1
 """The kernel doubles what it is asked for, in a C int."""
+_UNACKNOWLEDGED = 0.8
+"""Of TCP's largest window, what may be sent before an acknowledgement has come."""
+
 WINDOW_S = 0.4
 """In which a rate is measured, on a machine that may be late and over links that jitter."""
 _FEWEST_PACKETS = 40
@@ -374,8 +377,7 @@ def wire_rate(
     waiting = max(2 * MTU, min(queue_bytes / 2, rate_bps * _WAITING_S / 8))
     window = int(rate_bps * delay_s / 8 + waiting)
     block = MSS * max(1, int(min(waiting / 4, rate_bps * _BLOCK_S / 8) / MSS))  # whole segments: each is a full frame
-    windows = max(0.0, math.log2((route.bdp_bytes + waiting) / _FIRST_WINDOW_BYTES)) * rtt_s
-    settle = 2 * rtt_s + windows + waiting * 8 / rate_bps / (_PACING - 1) * 0.2 + 0.02
+    settle = _settling_s(route, waiting)
     measure = max(window_s, _FEWEST_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
     patience = 4 * rtt_s + 5 + 4 * serialisation_s(MTU + ETHERNET_HEADER, rate_bps)
     buffers = min(_LARGEST_BUFFER, int(4 * window + 2 * rate_probe_bytes(route)) + (1 << 20))
@@ -405,6 +407,32 @@ def wire_rate(
                 _pace(sender, _PACING * rate_bps)
             payload, seconds = _steady(flow, settle, measure)
     return 8 * payload / seconds * (MTU + ETHERNET_HEADER) / MSS
+
+
+def _settling_s(route: RouteFacts, waiting_bytes: float) -> float:
+    """For how long data comes before its rate is steady: TCP's window has opened, and so much waits in the queue."""
+    windows = max(0.0, math.log2((route.bdp_bytes + waiting_bytes) / _FIRST_WINDOW_BYTES))
+    return (2 + windows) * route.rtt_s + waiting_bytes * 8 / route.rate_bps / (_PACING - 1) * 0.2 + 0.02
+
+
+class ShortProbe(NamedTuple):
+    """How to measure a rate with so few bytes that TCP need not wait for acknowledgements."""
+
+    share: float
+    """Of the delays, which have to be as short as that meanwhile."""
+    window_s: float
+    """What of the time is measured."""
+
+
+def short_probe(route: RouteFacts, window_s: float) -> ShortProbe:
+    """One for a way back that is too slow for the acknowledgements of all that goes: TCP's window is a GiB, which at
+    the fastest rate of a lab takes longer than the queue's part of the probe."""
+    waiting = route.rate_bps * _WAITING_S / 8
+    least_s = _settling_s(RouteFacts(route.rate_bps, 0.0), waiting)
+    left_s = 8 * _UNACKNOWLEDGED * _LARGEST_BUFFER / route.rate_bps - least_s
+    window_s = min(window_s, left_s / 2)
+    for_delays_s = _settling_s(route, waiting) - least_s
+    return ShortProbe(min(1.0, (left_s - window_s) / for_delays_s) if for_delays_s else 1.0, window_s)
 
 
 def _steady(flow: _Flow, settle: float, measure: float) -> tuple[int, float]:

@@ -22,6 +22,7 @@ ODD = (
     "{rate: 1 Gbit/s, delay: 10 ms, queue: 18028 B}",
     "{rate: 10 Gbit/s, delay: 10 ms, queue: 400 kB}",
     "{rate: 1 Gbit/s, delay: 1 ms, queue: 50 kB, reverse: {rate: 3 Mbit/s, delay: 300 ms}}",
+    "{rate: 9.7 Gbit/s, delay: 150 ms, reverse: {rate: 3 Mbit/s, delay: 0 ms}}",
 )
 JITTERY = (
     "{rate: 13 Mbit/s, delay: 41 ms, jitter: 39.77 ms}",
