@@ -240,9 +240,9 @@ def _against_model(case: CaseEvidence) -> Check:
     if abs(off) > MODEL_SHARE.value:
         notes = []
         what = "prediction" if case.range_s is None else "predicted range, whichever message came first"
+        all_known = "a queue was full" if case.network.full_queues else "the model has all that the plan asks for"
         reasons.append(
-            f"the {typical} iteration is {off:+.2%} off its {what}, and the model has all that the plan asks for "
-            f"(limit {limit}); {found.named}"
+            f"the {typical} iteration is {off:+.2%} off its {what}, and {all_known} (limit {limit}); {found.named}"
         )
     return Check("iterations against the model", f"{off:+.3%}", limit, MODEL_SHARE.why, tuple(reasons), tuple(notes))
 

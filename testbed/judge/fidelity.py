@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.errors import few
 from testbed.judge.iterations import IterationRow, median_and_iqr, median_known_to
 from testbed.judge.messages import FlowMessages
 from testbed.judge.witnesses import disturbance_s
@@ -89,6 +90,8 @@ class NetworkEvidence(NamedTuple):
     """Of a network that no lab has made; None in a lab, which has one clock."""
     jitters: bool = False
     """Whether packets were to be delayed by chance."""
+    full_queues: Sequence[tuple[str, int]] = ()
+    """Directions whose queues had no room for so many packets, where those that were to be lost are known apart."""
 
 
 class SlotsEvidence(NamedTuple):
@@ -244,11 +247,15 @@ def network_check(network: NetworkEvidence) -> Check:
     why = "a lossless network loses nothing"
     if network.clocks is not None:
         return _sent_again(network)
+    dropped = few([f"{label} dropped {count}" for label, count in network.full_queues])
+    full = f"a queue was full: {dropped}" if dropped else ""
     if not network.lossless:
-        return Check("packets lost", f"{network.drops}", "not lossless", why)
+        notes = (f"of {network.drops} packets lost, {full}",) if full else ()
+        return Check("packets lost", f"{network.drops}", "not lossless", why, notes=notes)
     reasons = []
     if network.drops:
-        reasons.append(f"{network.drops} packets were dropped on a network that should lose none")
+        packets = "1 packet was" if network.drops == 1 else f"{network.drops} packets were"
+        reasons.append(f"{packets} dropped on a network that should lose none{f'; {full}' if full else ''}")
     if network.retransmits:
         reasons.append(f"TCP retransmitted {network.retransmits} segments on a network that should lose none")
     if network.other:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 from testbed.errors import few
 from testbed.plan.background import background_bps
 from testbed.plan.connecting import neighbours_of
-from testbed.plan.framing import wire_bytes
+from testbed.plan.framing import LARGEST_GSO, wire_bytes
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Plan, Route
 from testbed.plan.routes import nodes_of_ranks, routes_of_ranks
-from testbed.planning.prediction import predict_together
-from testbed.spec.topology import Direction
-from testbed.trace.tables import Trace
+from testbed.plan.state_exchange import failed_ranks, restoring, saving, state_bytes
+from testbed.planning.prediction import predict_training
+from testbed.planning.training_prediction import PlacedEvent, TrainingPrediction
 from testbed.units import show_size
 
-CONNECTING = "ranks that connect"
+CONNECTING, STATES = "while ranks connect", "while states are sent"
 
 
 def of_queues(plan: Plan, cases: Sequence[Case]) -> list[str]:
@@ -25,35 +28,49 @@ def of_queues(plan: Plan, cases: Sequence[Case]) -> list[str]:
     directions = planned(plan.network).everything
     if not any(direction.queue_bytes for direction in directions):
         return []
-    waiting = {case.label: most_waiting(plan, case, predict_together(plan, case)) for case in cases}
-    connecting = [most_waiting_to_connect(plan, case) for case in cases]
-    waiting[CONNECTING] = [max(most) for most in zip(*connecting, strict=True)]
+    waiting = {case.label: most_waiting(plan, case) for case in cases}
+    for what, most in ((CONNECTING, most_waiting_to_connect), (STATES, most_waiting_of_states)):
+        waiting[what] = [max(each) for each in zip(*(most(plan, case) for case in cases), strict=True)]
     full = []
     for index, direction in enumerate(directions):
         over = {label: most[index] for label, most in waiting.items() if 0 < direction.queue_bytes < most[index]}
         if over:
-            room, most = show_size(direction.queue_bytes), show_size(max(over.values()))
-            full.append(f"{direction.label} has room for {room}, up to {most} wait under {few(list(over))}")
+            room, most_bytes = show_size(direction.queue_bytes), show_size(max(over.values()))
+            full.append(f"{direction.label} has room for {room}, up to {most_bytes} wait {_when(list(over))}")
     return [f"a queue overflows, which is not in the model ({few(full)}): what is dropped comes later"] if full else []
+
+
+def _when(over: Sequence[str]) -> str:
+    schedules = [label for label in over if label not in (CONNECTING, STATES)]
+    return few([*([f"under {few(schedules)}"] if schedules else []), *(each for each in over if each not in schedules)])
 
 
 _UNCOUNTED = 0.01
 """Acknowledgements, notices and headers that wait beside messages, as a share of them: 0.2 % was too little."""
 
+_MOST_ITERATIONS = 20
+"""That differ: all of a long training would take long to look at."""
 
-def most_waiting(plan: Plan, case: Case, trace: Trace) -> list[float]:
-    """Per direction (network cards after the links), the most bytes that the messages of an iteration leave waiting,
-    with what background traffic brings meanwhile, and room for what is not counted (`_UNCOUNTED`)."""
-    ways = _ways(plan, case)
-    sent = (
-        (
-            float(row["sent_s"]),
-            float(row["wire_bytes"]),
-            ways.get((int(row["source_rank"]), int(row["target_rank"])), ()),
-        )
-        for row in trace.messages
-    )
-    return _most_waiting(plan, case, sent)
+
+class _Message(NamedTuple):
+    sent_s: float
+    wire_bytes: float
+    way: Route
+    """The directions that it takes, network cards included."""
+
+
+def most_waiting(plan: Plan, case: Case) -> list[float]:
+    """Per direction (network cards after the links), the most bytes that the messages of a training leave waiting, with
+    what background traffic brings meanwhile, and room for what is not counted (`_UNCOUNTED`).
+
+    Links have the rates that events give them. Of a long training it is that of the first iterations that differ.
+    """
+    ways, training = _ways(plan, case), predict_training(plan, case, strict=False)
+    found = [0.0] * len(planned(plan.network).everything)
+    for number, sent in _iterations(training, ways, free=plan.rounds == "free"):
+        most = _most_waiting(sent, _wires(plan, case, training.events, number))
+        found = [max(pair) for pair in zip(found, most, strict=True)]
+    return found
 
 
 def most_waiting_to_connect(plan: Plan, case: Case) -> list[float]:
@@ -61,36 +78,141 @@ def most_waiting_to_connect(plan: Plan, case: Case) -> list[float]:
 
     What is dropped then makes TCP's windows narrow, and the iterations after it longer.
     """
-    ways, sent = _ways(plan, case), list[tuple[float, float, Route]]()
+    ways, sent = _ways(plan, case), list[_Message]()
     for job in plan.jobs:
         size, first = wire_bytes(job.workload.message_bytes()), job.mesh.first_rank
         for one, other in neighbours_of(plan, job):
             for ends in ((first + one, first + other), (first + other, first + one)):
-                sent.append((0.0, size, ways.get(ends, ())))
-    return _most_waiting(plan, case, sent)
+                sent.append(_Message(0.0, size, ways.get(ends, ())))
+    return _most_waiting(sent, _wires(plan, case, (), 0))
 
 
-def _most_waiting(plan: Plan, case: Case, sent: Iterable[tuple[float, float, Route]]) -> list[float]:
-    """Of messages by when they are sent, bytes on the wire and way, in the order in which they are posted.
+def most_waiting_of_states(plan: Plan, case: Case) -> list[float]:
+    """The same of the states that ranks send each other to keep them, and to have them again behind a failure; zeros
+    where they do not."""
+    recovery, wires = plan.recovery, _wires(plan, case, (), 0)
+    found = [0.0] * len(wires)
+    if recovery is None or recovery.checkpoints is None or recovery.checkpoints.memory is None:
+        return found
+    (job,), ways = plan.jobs, _ways(plan, case)
+    sizes = state_bytes(job, case, recovery.checkpoints.memory)
+    again = [restoring(job.mesh, sizes, failed_ranks(job, failure)) for failure in recovery.failures]
+    for messages in (saving(job.mesh, sizes), *again):
+        sent = [
+            _Message(0.0, wire_bytes(one.payload_bytes), ways.get((one.source, one.target), ()))
+            for one in messages or ()
+        ]
+        found = [max(pair) for pair in zip(found, _most_waiting(sent, wires), strict=True)]
+    return found
+
+
+def _iterations(
+    training: TrainingPrediction, ways: Mapping[tuple[int, int], Route], *, free: bool
+) -> Iterator[tuple[int, list[_Message]]]:
+    """What is sent in every iteration that differs, by its number; in the whole training, as number 0, where each job
+    goes on when it is done itself."""
+    begins_s = _begins_s(training) if free else {}
+    rows = [
+        (
+            0 if free else int(row["iteration"]),
+            _Message(
+                begins_s.get((int(row["job"]), int(row["iteration"])), 0.0) + float(row["sent_s"]),
+                float(row["wire_bytes"]),
+                ways.get((int(row["source_rank"]), int(row["target_rank"])), ()),
+            ),
+        )
+        for row in training.trace.messages
+        if free or row["iteration"] in training.trace.iterations()[:_MOST_ITERATIONS]
+    ]
+    rows.sort(key=lambda row: row[0])
+    for number, mine in groupby(rows, key=lambda row: row[0]):
+        yield number, [message for _, message in mine]
+
+
+def _begins_s(training: TrainingPrediction) -> dict[tuple[int, int], float]:
+    """When each job begins each of its iterations, one behind the other."""
+    ends_s: dict[tuple[int, int], float] = {}
+    for row in training.trace.actions:
+        key = int(row["job"]), int(row["iteration"])
+        ends_s[key] = max(ends_s.get(key, 0.0), float(row["end_s"]))
+    begins_s, at_s = dict[tuple[int, int], float](), dict[int, float]()
+    for job, iteration in sorted(ends_s):
+        begins_s[job, iteration] = at_s.get(job, 0.0)
+        at_s[job] = begins_s[job, iteration] + ends_s[job, iteration]
+    return begins_s
+
+
+_LEAST_BPS = 1.0
+"""For messages, where an event leaves a link less than what else it carries."""
+
+
+class _Wire:
+    """What a direction carries over time in an iteration: messages beside traffic of so many bit/s."""
+
+    def __init__(self, delay_s: float, pieces: Sequence[tuple[float, float]], others_bps: float) -> None:
+        """Of (from when, bit/s), in order of time; one that would carry nothing for ever carries as at first."""
+        self.delay_s, self._others_bps = delay_s, others_bps
+        rates = [*pieces[:-1], pieces[-1] if pieces[-1][1] else (pieces[-1][0], pieces[0][1])]
+        ends_s = [*(from_s for from_s, _ in rates[1:]), math.inf]
+        self._pieces = [(from_s, to_s, rate_bps) for (from_s, rate_bps), to_s in zip(rates, ends_s, strict=True)]
+
+    def done_s(self, begin_s: float, message_bits: float) -> float:
+        """When so many are out, of messages that nothing is ahead of but other traffic."""
+        for from_s, to_s, rate_bps in self._pieces:
+            since_s, left_bps = max(begin_s, from_s), max(_LEAST_BPS, rate_bps - self._others_bps) if rate_bps else 0.0
+            if message_bits <= left_bps * (to_s - since_s):
+                return since_s + message_bits / left_bps
+            message_bits -= max(0.0, left_bps * (to_s - since_s))
+        raise AssertionError("the last piece has no end")
+
+    def carried_bits(self, since_s: float, until_s: float) -> float:
+        """Between the two, of all that it carries."""
+        parts = (rate_bps * (min(until_s, to_s) - max(since_s, from_s)) for from_s, to_s, rate_bps in self._pieces)
+        return sum(max(0.0, part) for part in parts)
+
+
+def _wires(plan: Plan, case: Case, events: Sequence[PlacedEvent], number: int) -> list[_Wire]:
+    """Every direction in the iteration of that number, with what these events make of it by then and in it."""
+    network = network_at(plan, case)
+    others_bps = background_bps(plan, network)
+    return [
+        _Wire(direction.delay_s, _pieces(direction.rate_bps, index, events, number), others_bps[index])
+        for index, direction in enumerate(network.everything)
+    ]
+
+
+def _pieces(rate_bps: float, direction: int, events: Sequence[PlacedEvent], number: int) -> list[tuple[float, float]]:
+    """(from when, bit/s) of a direction in an iteration."""
+    outages, pieces = 0, [(0.0, rate_bps)]
+    for placed in events:
+        event = placed.event
+        if event.direction != direction or placed.round > number:
+            continue
+        rate_bps = rate_bps if event.rate_bps is None else event.rate_bps
+        outages += {None: 0, False: 1, True: -1}[event.sends]
+        pieces.append((placed.seconds if placed.round == number else 0.0, 0.0 if outages > 0 else rate_bps))
+    return pieces
+
+
+def _most_waiting(sent: Sequence[_Message], wires: Sequence[_Wire]) -> list[float]:
+    """Of messages in the order in which they are posted.
 
     A message comes to its first direction at once, to the next as the one before lets it out; first come, first served.
     """
-    network = network_at(plan, case)
-    directions = network.everything
-    others_bps = background_bps(plan, network)
-    most, free_s = [0.0] * len(directions), [0.0] * len(directions)
-    # first bit and last bit at a hop, a number for order, hop, wire bytes, way
-    coming = [(sent_s, sent_s, number, 0, size, way) for number, (sent_s, size, way) in enumerate(sent) if way]
+    most, free_s = [0.0] * len(wires), [0.0] * len(wires)
+    # first bit and last bit at a hop, a number for order, hop, message
+    coming = [(one.sent_s, one.sent_s, number, 0, one) for number, one in enumerate(sent) if one.way]
     heapq.heapify(coming)
     while coming:
-        first_s, last_s, number, hop, size, way = heapq.heappop(coming)
-        at: Direction = directions[way[hop]]
-        begin_s = max(first_s, free_s[way[hop]])
-        end_s = max(begin_s + 8 * size / (at.rate_bps - others_bps[way[hop]]), last_s)
-        free_s[way[hop]] = end_s
-        most[way[hop]] = max(most[way[hop]], (1 + _UNCOUNTED) * (end_s - last_s) * at.rate_bps / 8)
-        if hop + 1 < len(way):
-            onward = (begin_s + at.delay_s, end_s + at.delay_s, number, hop + 1, size, way)
+        first_s, last_s, number, hop, one = heapq.heappop(coming)
+        at = one.way[hop]
+        begin_s, wire = max(first_s, free_s[at]), wires[at]
+        end_s = max(wire.done_s(begin_s, 8 * one.wire_bytes), last_s)
+        free_s[at] = end_s
+        most[at] = max(most[at], (1 + _UNCOUNTED) * wire.carried_bits(last_s, end_s) / 8)
+        if hop + 1 < len(one.way):
+            whole_s = wire.done_s(begin_s, 8 * min(one.wire_bytes, LARGEST_GSO))  # a super-packet goes on as a whole
+            onward = (whole_s + wire.delay_s, end_s + wire.delay_s, number, hop + 1, one)
             heapq.heappush(coming, onward)
     return most
 

@@ -126,6 +126,7 @@ class LabAccounts:
             other={name: count for name, count in tcp.items() if count and name != RETRANSMITS},
             lossless=lossless(plan, case),
             jitters=jitters(plan, case),
+            full_queues=_full_queues(plan, case, links),
         )
         return CountedNetwork(evidence, rows)
 
@@ -157,6 +158,15 @@ def lossless(plan: Plan, case: Case) -> bool:
     if plan.transport != "otn-lossless" or any(link.loss for link in network_at(plan, case).links):
         return False
     return not any(isinstance(event, LinkEvent) and event.loss for event in plan.events)
+
+
+def _full_queues(plan: Plan, case: Case, links: Sequence[LinkCounters]) -> list[tuple[str, int]]:
+    """See NetworkEvidence."""
+    everything = network_at(plan, case).everything
+    may_lose = {index for index, direction in enumerate(everything) if direction.loss}
+    may_lose |= {event.direction for event in link_events_of(plan, case) if event.loss}
+    known = (row for row in links if row.lost is not None or row.direction not in may_lose)
+    return [(row.label, row.dropped) for row in known if row.dropped]
 
 
 def jitters(plan: Plan, case: Case) -> bool:

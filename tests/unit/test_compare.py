@@ -99,6 +99,7 @@ CLEAN = NetworkEvidence(drops=0, retransmits=0, other={}, lossless=True)
         ([r._replace(held=(5.0, 3.0)) for r in rows(1.0)], CLEAN, "held another number of microbatches"),
         (rows(1.0, 0.3), CLEAN, "spread by 30.0%"),
         (rows(1.0), CLEAN._replace(drops=3), "3 packets were dropped"),
+        (rows(1.0), CLEAN._replace(drops=1, full_queues=[("a->b", 1)]), "none; a queue was full: a->b dropped 1"),
         (rows(1.0), CLEAN._replace(retransmits=1), "TCP retransmitted 1"),
         (rows(1.0), CLEAN._replace(other={"TcpExtPruneCalled": 2}), "TcpExtPruneCalled 2"),
     ],

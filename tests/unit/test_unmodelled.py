@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from testbed.cli import app
+from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Background, Plan
-from testbed.plan.recovery import Elastic, Failure, Recovery
+from testbed.plan.recovery import Checkpoints, Elastic, Failure, MemoryCheckpoints, Recovery
 from testbed.planning import resolve
 from testbed.planning.left_out import left_out_of, warnings
-from testbed.planning.prediction import predict_together, ranges_of_case
-from testbed.planning.queues import most_waiting, most_waiting_to_connect
+from testbed.planning.prediction import ranges_of_case
+from testbed.planning.queues import most_waiting, most_waiting_of_states, most_waiting_to_connect
 from testbed.planning.schedules import choose, make
 from testbed.planning.short_slots import of_short_slots
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload
+from testbed.units import show_size
 
 ROOT = Path(__file__).parents[2]
 WORKLOAD = ROOT / "workloads/tiny-gpt-pp4.yaml"
@@ -30,12 +34,19 @@ MESSAGE = 1_000_048 + 112 * 66
 """Bytes on the wire of a message of 1 MB, about."""
 
 
-def planned(*, links: list[dict[str, Any]] | None = None, settings: dict[str, str] | None = None, **link: Any) -> Plan:
+def planned(
+    *,
+    links: list[dict[str, Any]] | None = None,
+    settings: dict[str, str] | None = None,
+    events: Sequence[str] = (),
+    **link: Any,
+) -> Plan:
     one = {"between": ["a", "b"], "delay": "5 ms", "rate": "1 Gbit/s", **link}
     document = {
         "name": "t",
         "datacenters": {name: {"nodes": 2} for name in ("a", "b", *(["c"] if links else []))},
         "links": links or [one],
+        "events": list(events),
     }
     workload = load_workload(WORKLOAD, {"schedules": "[1f1b, gpipe]", "memory": "8"} | (settings or {}))
     plan = resolve.make_plan(validate(Topology, document, "t"), workload)
@@ -91,15 +102,17 @@ def test_a_message_waits_whole_at_its_first_link_and_as_the_rates_differ_at_the_
     ]
     settings = {"parallelism.pipeline": "2", "placement": "[a/0, c/0]", "microbatches": "1", "schedules": "[1f1b]"}
     plan = planned(links=links, settings=settings)
-    waiting = most_waiting(plan, plan.cases[0], predict_together(plan, plan.cases[0]))
+    waiting = most_waiting(plan, plan.cases[0])
     there, _, onward, way_back = (waiting[0], *waiting[1:])
     beside = 1.01  # what else waits, which is not counted
     assert there == pytest.approx(beside * MESSAGE, rel=1e-3)
-    assert onward == pytest.approx(beside * MESSAGE * 3 / 4, rel=1e-3)  # a quarter left while it came in
+    # a quarter left while it came in, from the first super-packet on, which came as a whole
+    assert onward == pytest.approx(beside * (MESSAGE - (MESSAGE - 65536) / 4), rel=1e-3)
     assert way_back == pytest.approx(beside * MESSAGE, rel=1e-3)
     taken = replace(plan, background=(Background("b", "c", 50e6),))
-    _, _, beside_others, _ = most_waiting(taken, plan.cases[0], predict_together(plan, plan.cases[0]))
-    assert beside_others == pytest.approx(beside * MESSAGE * (5 / 4 - 1 / 4), rel=1e-3)  # datagrams come meanwhile
+    _, _, beside_others, _ = most_waiting(taken, taken.cases[0])
+    datagrams = MESSAGE / 4  # that come meanwhile
+    assert beside_others == pytest.approx(beside * (MESSAGE + datagrams - (MESSAGE - 65536) / 4), rel=1e-3)
 
 
 def test_what_ranks_send_when_they_connect_needs_room_too() -> None:
@@ -114,12 +127,67 @@ def test_what_ranks_send_when_they_connect_needs_room_too() -> None:
     (case,) = plan.cases
     connecting = most_waiting_to_connect(plan, case)
     assert connecting == pytest.approx([1.01 * 4 * MESSAGE] * 2, rel=1e-3)  # activations, gradients; 2 replicas
-    training = most_waiting(plan, case, predict_together(plan, case))
+    training = most_waiting(plan, case)
     assert max(training) < 0.9 * max(connecting)
-    for room, said in ((1.05 * max(connecting), []), (0.95 * max(connecting), ["ranks that connect"])):
+    for room, said in ((1.05 * max(connecting), []), (0.95 * max(connecting), ["wait while ranks connect"])):
         lines = warnings(planned(queue=f"{room:.0f} B", settings=crossed))
         assert [part in line for line, part in zip(lines, said, strict=True)] == [True] * len(said)
-    assert "wait under 1f1b, ranks that connect" in warnings(planned(queue="900 kB", settings=crossed))[0]
+    assert "wait under 1f1b, while ranks connect" in warnings(planned(queue="900 kB", settings=crossed))[0]
+
+
+def needed(**asked: Any) -> float:
+    plan = planned(**asked)
+    return max(most for case in plan.cases for most in most_waiting(plan, case))
+
+
+@pytest.mark.parametrize(
+    "changing",
+    [
+        {"events": ["link a--b rate 15 % at iteration 2"]},
+        {"events": ["link a--b rate 15 % at iteration 2 + 30 ms"]},
+        {"events": ["link a--b down for 300 ms at iteration 1 + 100 ms"]},
+        {"settings": {"pacing.F": "{samples: [30 ms, 31 ms, 1 ms]}", "seed": "5"}},
+    ],
+)
+def test_every_iteration_of_a_training_needs_room(changing: dict[str, Any]) -> None:
+    """As links are then, and slots."""
+    usual, room = needed(), needed(**changing)
+    assert room > 1.5 * usual
+    (line,) = [each for each in warnings(planned(queue=f"{0.99 * room:.0f} B", **changing)) if "queue" in each]
+    assert f"up to {show_size(room)} wait under" in line
+    assert not [each for each in warnings(planned(queue=f"{1.01 * room:.0f} B", **changing)) if "queue" in each]
+
+
+def test_jobs_that_meet_later_need_room(tmp_path: Path) -> None:
+    """Where each goes on when it is done itself, and they would never meet if each waited for the other."""
+    (tmp_path / "t.yaml").write_text(
+        "name: t\ndatacenters: {a: {nodes: 4}, b: {nodes: 4}}\n"
+        "links: [{between: [a, b], delay: 5 ms, rate: 400 Mbit/s}]\n"
+    )
+    document = yaml.safe_load(WORKLOAD.read_text()) | {"microbatches": 1, "message": "500 kB", "iterations": 12}
+    document |= {"parallelism": {"pipeline": 2}, "schedules": ["1f1b"]}
+    for name, forward in (("one", "9 ms"), ("other", "29 ms")):
+        job = document | {"name": name, "pacing": {"F": forward, "I": "9 ms", "W": "8 ms"}}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(job))
+    plan = resolve.load_plan(tmp_path / "t.yaml", tmp_path / "one.yaml", tmp_path / "other.yaml")
+    choices = [choose(plan, job=number) for number in range(2)]
+    made = [make(plan, mine, job=number).made for number, mine in enumerate(choices)]
+    plan = resolve.with_combinations(plan, resolve.combinations(plan, choices), made)
+    together, free = (most_waiting(replace(plan, rounds=rounds), plan.cases[0]) for rounds in ("together", "free"))
+    assert max(together) == pytest.approx(1.01 * wire_bytes(500_000), rel=1e-3)
+    assert 1.2 * max(together) < max(free) <= 2 * max(together)
+
+
+def test_states_that_are_kept_need_room() -> None:
+    settings = {"parallelism.pipeline": "2", "placement": "[a/0, b/0]", "schedules": "[1f1b]"}
+    plan = planned(settings=settings)
+    assert most_waiting_of_states(plan, plan.cases[0]) == [0.0, 0.0]
+    checkpoints = Checkpoints(every=1, save_s=0.0, restart_s=1.0, memory=MemoryCheckpoints(None, 0.0, 3_000_000))
+    kept = replace(plan, recovery=Recovery(checkpoints, (Failure(1, 0.3),)))
+    there, back = most_waiting_of_states(kept, kept.cases[0])
+    size = wire_bytes(3_000_000)
+    assert there == pytest.approx(1.01 * 2 * size, rel=1e-3)  # rank 1 has its state again, and that of rank 0 to keep
+    assert back == pytest.approx(1.01 * size, rel=1e-3)
 
 
 def test_predict_says_it_on_screen_and_in_json(tmp_path: Path) -> None:
