@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import errno
 import io
@@ -31,6 +32,7 @@ def read_bytes(path: Path, most: int, expected: str = "a readable file") -> byte
         if not stat.S_ISREG(found.st_mode):
             raise BadInput.of(source, "file", _KINDS.get(stat.S_IFMT(found.st_mode), "no file"), "a regular file")
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # it may have become a pipe meanwhile
+        note_input(found)
         with os.fdopen(descriptor, "rb") as file:
             content = file.read(most + 1)
     except OSError as error:
@@ -40,6 +42,32 @@ def read_bytes(path: Path, most: int, expected: str = "a readable file") -> byte
     if len(content) > most:
         raise BadInput.of(source, "file", f"{max(found.st_size, len(content))} bytes", f"at most {most} bytes")
     return content
+
+
+_INPUTS = set[tuple[int, int, int]]()
+"""Files that the command has read, each as it was."""
+
+
+def forget_inputs() -> None:
+    """Begin a command: what an earlier one of this process has read may be written."""
+    _INPUTS.clear()
+
+
+def note_input(found: os.stat_result) -> None:
+    """Remember a file that is read, so that no output takes its place."""
+    _INPUTS.add(_identity(found))
+
+
+def _identity(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+def _refuse_input(path: Path, option: str) -> None:
+    """Raises BadInput for an output that would take the place of a file that the command has read."""
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        if _identity(found) in _INPUTS:
+            raise BadInput.of(option, "file", str(path), "another file: this one was read, and would be lost")
 
 
 _KINDS = {
@@ -181,7 +209,8 @@ def _umask() -> int:
 
 @contextmanager
 def output(path: Path, option: str) -> Iterator[Path]:
-    """As `replacing`, for a file that an option names. Raises BadInput naming the option."""
+    """As `replacing`, for a file that an option names, and that was not read. Raises BadInput naming the option."""
+    _refuse_input(path, option)
     try:
         with replacing(path) as partial:
             yield partial
@@ -192,6 +221,7 @@ def output(path: Path, option: str) -> Iterator[Path]:
 
 def require_writable(path: Path, option: str, *, make: bool = False) -> None:
     """Raises BadInput now for a file that could not be written later, after long work; `make` its directory."""
+    _refuse_input(path, option)
     try:
         if make:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,10 @@ _NUMBER = r"[0-9]+(?:[_,][0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _QUANTITY = re.compile(rf"(?P<number>{_NUMBER})\s*(?P<unit>\S+)")
 
 
+_GREEK_MU = "\N{GREEK SMALL LETTER MU}"
+"""Which looks like the sign for micro, and is what many keyboards have."""
+
+
 def parse(text: object, units: dict[str, float], kind: str) -> float:
     """The SI value of `text`, e.g. parse("10 ms", TIME, "a time") == 0.01.
 
@@ -31,7 +35,7 @@ def parse(text: object, units: dict[str, float], kind: str) -> float:
     example = f"{kind} with a unit ({', '.join(units)})"
     if isinstance(text, (int, float)) and not isinstance(text, bool) and text == 0:
         return 0.0
-    match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
+    match = _QUANTITY.fullmatch(text.strip().replace(_GREEK_MU, "µ")) if isinstance(text, str) else None
     if match is None or match["unit"] not in units:
         raise ValueError(example)
     value = float(re.sub(r"[_,]", "", match["number"])) * units[match["unit"]]

@@ -11,7 +11,7 @@ from typing import Any
 from testbed import extras
 from testbed.baseline import environment
 from testbed.baseline.regression import CheckResult, Figures
-from testbed.baseline.settings import is_of_files, made_anew
+from testbed.baseline.settings import decided_in, made_anew
 from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.goodput.elastic_training import training_as_played
@@ -125,7 +125,7 @@ def with_remade(outcome: CheckResult, plan: Plan) -> CheckResult:
     """
     if not is_paced(plan):
         return outcome
-    plan = made_anew(plan, [], "plan.json") if is_of_files(plan) else plan
+    plan = plan if decided_in(plan) else made_anew(plan, [], "plan.json")
     remade = [_made_today(plan, job) for job in range(len(plan.jobs))]
     names = {job.name: number for number, job in enumerate(plan.jobs)}
     chosen = {case.label: case.jobs for case in plan.cases}

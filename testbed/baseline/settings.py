@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, listed
 from testbed.full_scale import similitude
 from testbed.full_scale.similitude import Scales
 from testbed.goodput.recovering_plan import require_replicas_left
@@ -35,9 +35,8 @@ def with_settings(plan: Plan, settings: Sequence[str], source: str) -> Plan:
     """
     if not settings:
         return plan
-    if not is_of_files(plan):
-        decided = "a policy chose its routes, or it has events, a controller, jobs by themselves or kept ports"
-        raise BadInput.of(source, "plan", plan.cases[0].label, f"no --set: {decided}")
+    if decided := decided_in(plan):
+        raise BadInput.of(source, "plan", plan.cases[0].label, f"no --set: {listed(decided)}")
     return made_anew(plan, settings, source)
 
 
@@ -67,10 +66,19 @@ def made_anew(plan: Plan, settings: Sequence[str], source: str) -> Plan:
     return freely(made) if plan.rounds == "free" else made
 
 
-def is_of_files(plan: Plan) -> bool:
-    """Whether files and what is asked for lead to the plan: nobody chose routes, starts, events, swaps or ports."""
-    decided = (plan.events, plan.adaptation, plan.elephants_from is not None, plan.enforcement != "rules")
-    return not any(decided) and not any(case.continues or case.starts_s or case.alone for case in plan.cases)
+def decided_in(plan: Plan) -> list[str]:
+    """What in a plan does not follow from its files; [] where all does."""
+    cases = plan.cases
+    decided = {
+        "it has events": bool(plan.events),
+        "it has a controller": plan.adaptation is not None,
+        "a policy chose its routes": plan.elephants_from is not None,
+        "its routes are kept by ports": plan.enforcement != "rules",
+        "its jobs go on with other cases": any(case.continues for case in cases),
+        "its jobs begin at times of their own": any(case.starts_s for case in cases),
+        "its jobs train by themselves, too": any(case.alone for case in cases),
+    }
+    return [what for what, true in decided.items() if true]
 
 
 def _schedules(plan: Plan, job: int) -> dict[str, RecordedSchedule]:

@@ -106,12 +106,12 @@ def compare_axes(
 
 
 def _points(delays: Sequence[str], rates: Sequence[str]) -> list[LinkPoint]:
-    """Every delay with every rate, as options say them. Raises BadInput."""
+    """Every delay with every rate, as options say them, each once in whatever unit. Raises BadInput."""
     from testbed.sweep.axes import LinkPoint
     from testbed.units import RATE, TIME
 
-    delays_s = sorted({options.quantity("--delay", text, TIME, "a time") for text in delays})
-    rates_bps = sorted({options.quantity("--rate", text, RATE, "a rate") for text in rates})
+    delays_s = sorted({float(f"{options.quantity('--delay', text, TIME, 'a time'):.12g}") for text in delays})
+    rates_bps = sorted({float(f"{options.quantity('--rate', text, RATE, 'a rate'):.12g}") for text in rates})
     return [LinkPoint(delay_s, rate_bps) for delay_s in delays_s for rate_bps in rates_bps]
 
 

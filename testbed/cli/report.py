@@ -14,7 +14,7 @@ import typer
 from testbed import extras
 from testbed.cli.options import AsJson, drawable, emit, show, stdout_console
 from testbed.errors import BadInput, ExitCode
-from testbed.files import output, require_writable
+from testbed.files import note_input, output, require_writable
 from testbed.units import show_size
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def report(
         raise BadInput.of("--json", "option", beside, "none of these, or --details: the document has all of a run")
     if trace is not None:
         extras.require("trace")
+        for table in directories[0].glob("*.parquet"):  # before any is read
+            note_input(table.stat())
         require_writable(trace, "--trace")
     asked = {ReportPart.memory: memory, ReportPart.messages: messages, ReportPart.checks: checks}
     wanted = set(ReportPart) if everything else {part for part, given in asked.items() if given}

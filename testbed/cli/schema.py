@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from testbed.errors import BadInput
 from testbed.files import require_writable, write_output
 
 
@@ -36,5 +37,7 @@ def schema(
     if out is None:
         print(text, end="")
     else:
+        if out.suffix in (".yaml", ".yml"):
+            raise BadInput.of("--out", "file", str(out), "a name that ends in .json: a schema is no YAML")
         require_writable(out, "--out")
         write_output(out, text, "--out")

@@ -168,9 +168,10 @@ def _lines(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) ->
         lines.append(f"same sequence    {words(same)}")
     lines.append(f"fastest of all   {words(best)}")
     lines.append(f"genetic          {words(evolved.best)}")
+    made = f"{evolved.evaluations} evaluation{'s' * (evolved.evaluations != 1)}"
     gap = show_change(evolved.best.worst_s / best.worst_s - 1, 2)
     lines.append(
-        f"the genetic heuristic made {evolved.evaluations} evaluations (memory allows {len(judged)} points), "
+        f"the genetic heuristic made {made} (memory allows {len(judged)} points), "
         f"had its best after {evolved.best_after}, and is {gap} from the fastest"
     )
     return lines

@@ -14,6 +14,7 @@ import numpy as np
 
 from testbed.attributes import replaced
 from testbed.errors import BadInput
+from testbed.files import note_input
 from testbed.results.destination import PARTS
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def _some_of_many(file: Path, only: Only) -> pa.Table:
     """Rows of a file, without holding the others in memory."""
     import pyarrow.parquet as pq
 
+    note_input(file.stat())
     opened = pq.ParquetFile(file)
     asked = _askable(opened.schema_arrow.names, only)
     return pq.read_table(file, filters=list(asked)) if asked else opened.read()
@@ -97,6 +99,7 @@ def _few_rows(file: Path, only: Only, coded: Sequence[str]) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    note_input(file.stat())
     table = pq.ParquetFile(file, read_dictionary=list(coded)).read()
     if not (asked := _askable(table.column_names, only)):
         return table

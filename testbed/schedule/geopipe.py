@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, DoesNotFit
 from testbed.memoization import memoized_by_identity
 from testbed.model.bounds import lower_bound
 from testbed.model.schedule_model import ScheduleModel
@@ -51,7 +51,8 @@ def geopipe(problem: Problem, extra: Extra | None = None) -> Schedule:
 
     `extra` is dN of every cut, or a list with one for each. By default it is what hides each cut's round trip, or,
     where nobody knows that nothing is faster, what the event model finds fastest: never slower than 1F1B, as far as
-    memory allows. Raises BadInput for a negative number, or a list that is not as long as there are cuts.
+    memory allows. Raises BadInput for a negative number, DoesNotFit for a list that is not as long
+    as there are cuts.
     """
     return with_ahead(problem, chosen(problem) if extra is None else _asked(problem, extra))
 
@@ -61,7 +62,7 @@ def _asked(problem: Problem, extra: int | list[int]) -> Ahead:
     numbers = extra if isinstance(extra, list) else [extra] * len(places)
     if len(numbers) != len(places):
         expected = f"a number for every one of {len(places)} cuts (after ranks {', '.join(map(str, places)) or 'none'})"
-        raise BadInput.of("schedule geopipe", "extra", extra, expected)
+        raise DoesNotFit.of("schedule geopipe", "extra", extra, expected)
     if any(number < 0 for number in numbers):
         raise BadInput.of("schedule geopipe", "extra", extra, "a number of warm-up forwards, at least 0")
     return dict(zip(places, numbers, strict=True))

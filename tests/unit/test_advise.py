@@ -506,3 +506,12 @@ def test_a_rate_that_the_lab_cannot_have_is_lowered_instead(job: Workload) -> No
     assert rate.factor == pytest.approx(1 / 1.1)
     assert rate.value <= 0
     assert rate.helps >= 0
+
+
+def test_a_list_that_fits_other_variants_leaves_the_schedule_out() -> None:
+    schedules = "schedules=[1f1b,{schedule: geopipe, extra: [3], memory: 7}]"
+    done = run_testbed("advise", "two-dc-longhaul", "tiny-gpt-pp4", "--axes", "4x1x1", "--json", "--set", schedules)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["one_datacenter"]["schedule"] != "geopipe"  # which has no cut there
+    assert "geopipe" in found["tried"]["schedules"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -289,3 +290,22 @@ def test_a_model_without_the_methods_that_train_is_refused_before_a_solver_start
     assert "model.kind" in done.stderr
     assert "a class that also has batch, loss" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_command_reads_it_does_not_write_over(tmp_path: Path) -> None:
+    topology, workload = (Path(shutil.copy(ROOT / each, tmp_path)) for each in (LONGHAUL, PP4))
+    run = Path(shutil.copytree(ROOT / "tests/recorded/format-3-run", tmp_path / "run"))
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for words in (
+        ("plan", topology, workload, "-o", topology),
+        ("schema", "topology", "--out", topology),
+        ("schedule", "export", topology, workload, "--schedule", "1f1b", "--out", workload),
+        ("report", run, "--trace", run / "actions.parquet"),
+    ):
+        done = run_testbed(*words)
+        assert done.returncode == 2, words
+        assert len(done.stderr.splitlines()) == 1
+    assert kept == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for _ in range(2):  # what another command has written
+        assert run_testbed("plan", topology, workload, "-o", tmp_path / "plan.json").returncode == 0
+        assert run_testbed("predict", tmp_path / "plan.json").returncode == 0

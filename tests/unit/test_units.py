@@ -88,3 +88,8 @@ def test_any_column_has_one_unit_and_is_right_to_a_thousandth_of_its_largest(sec
     for (number, unit), asked in zip(shown, seconds, strict=True):
         assert "e" not in number
         assert float(number) * TIME[unit] == pytest.approx(asked, abs=max(1e-3 * largest, 1e-12))
+
+
+def test_both_letters_for_micro_are_read() -> None:
+    for letter in ("\N{GREEK SMALL LETTER MU}", "\N{MICRO SIGN}"):
+        assert parse(f"21.7 {letter}s", TIME, "a time") == parse("21.7 us", TIME, "a time")
