@@ -240,11 +240,18 @@ def _against_model(case: CaseEvidence) -> Check:
     if abs(off) > MODEL_SHARE.value:
         notes = []
         what = "prediction" if case.range_s is None else "predicted range, whichever message came first"
-        all_known = "a queue was full" if case.network.full_queues else "the model has all that the plan asks for"
-        reasons.append(
-            f"the {typical} iteration is {off:+.2%} off its {what}, and {all_known} (limit {limit}); {found.named}"
-        )
+        beyond, known = f"{off:+.2%} off its {what}", _left_out_in(case.network)
+        reasons.append(f"the {typical} iteration is {beyond}, and {known} (limit {limit}); {found.named}")
     return Check("iterations against the model", f"{off:+.3%}", limit, MODEL_SHARE.why, tuple(reasons), tuple(notes))
+
+
+def _left_out_in(network: fidelity.NetworkEvidence) -> str:
+    """What the model has not, as far as counters tell."""
+    if network.full_queues:
+        return "a queue was full"
+    if network.full_before:
+        return f"while ranks connected {fidelity.full_said(network.full_before)}, which leaves TCP narrower windows"
+    return "the model has all that the plan asks for"
 
 
 def _shifted(

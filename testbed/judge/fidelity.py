@@ -92,6 +92,9 @@ class NetworkEvidence(NamedTuple):
     """Whether packets were to be delayed by chance."""
     full_queues: Sequence[tuple[str, int]] = ()
     """Directions whose queues had no room for so many packets, where those that were to be lost are known apart."""
+    full_before: Sequence[tuple[str, int]] = ()
+    """The same of packets that were sent between trainings: while ranks connected, mostly. TCP's windows are narrower
+    behind that."""
 
 
 class SlotsEvidence(NamedTuple):
@@ -247,8 +250,7 @@ def network_check(network: NetworkEvidence) -> Check:
     why = "a lossless network loses nothing"
     if network.clocks is not None:
         return _sent_again(network)
-    dropped = few([f"{label} dropped {count}" for label, count in network.full_queues])
-    full = f"a queue was full: {dropped}" if dropped else ""
+    full = full_said(network.full_queues)
     if not network.lossless:
         notes = (f"of {network.drops} packets lost, {full}",) if full else ()
         return Check("packets lost", f"{network.drops}", "not lossless", why, notes=notes)
@@ -263,6 +265,12 @@ def network_check(network: NetworkEvidence) -> Check:
         reasons.append(f"TCP had to squeeze or drop: {counts}")
     signs = network.drops + network.retransmits + sum(network.other.values())
     return Check("signs of loss", f"{signs}", "0", why, tuple(reasons))
+
+
+def full_said(queues: Sequence[tuple[str, int]]) -> str:
+    """In words, of directions and the packets that they dropped; "" for none."""
+    dropped = few([f"{label} dropped {count}" for label, count in queues])
+    return f"a queue was full: {dropped}" if dropped else ""
 
 
 def _sent_again(network: NetworkEvidence) -> Check:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from testbed.errors import few
 from testbed.plan.background import background_bps
 from testbed.plan.connecting import neighbours_of
-from testbed.plan.framing import LARGEST_GSO, wire_bytes
+from testbed.plan.framing import LARGEST_GSO, WARMUP_ROUNDS, wire_bytes
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Plan, Route
 from testbed.plan.routes import nodes_of_ranks, routes_of_ranks
@@ -59,6 +59,12 @@ class _Message(NamedTuple):
     """The directions that it takes, network cards included."""
 
 
+def room_needed(plan: Plan, case: Case) -> list[float]:
+    """Per direction (network cards after the links), bytes of a queue in which all has room that waits at any time."""
+    every = (most_waiting, most_waiting_to_connect, most_waiting_of_states)
+    return [max(each) for each in zip(*(most(plan, case) for most in every), strict=True)]
+
+
 def most_waiting(plan: Plan, case: Case) -> list[float]:
     """Per direction (network cards after the links), the most bytes that the messages of a training leave waiting, with
     what background traffic brings meanwhile, and room for what is not counted (`_UNCOUNTED`).
@@ -74,17 +80,37 @@ def most_waiting(plan: Plan, case: Case) -> list[float]:
 
 
 def most_waiting_to_connect(plan: Plan, case: Case) -> list[float]:
-    """The same of what all ranks send each other at once when they connect, the first of these messages.
+    """The same of what ranks send each other when they connect, all at once: every rank to each of its neighbours a
+    message, and the next one when theirs have come.
 
     What is dropped then makes TCP's windows narrow, and the iterations after it longer.
     """
-    ways, sent = _ways(plan, case), list[_Message]()
+    ways, transit = _ways(plan, case), _Transit(_wires(plan, case, (), 0))
+    size, neighbours = dict[int, float](), dict[int, list[int]]()
     for job in plan.jobs:
-        size, first = wire_bytes(job.workload.message_bytes()), job.mesh.first_rank
-        for one, other in neighbours_of(plan, job):
-            for ends in ((first + one, first + other), (first + other, first + one)):
-                sent.append(_Message(0.0, size, ways.get(ends, ())))
-    return _most_waiting(sent, _wires(plan, case, (), 0))
+        for pair in neighbours_of(plan, job):
+            for one, other in (pair, pair[::-1]):
+                rank = job.mesh.first_rank + one
+                size[rank] = wire_bytes(job.workload.message_bytes())
+                neighbours.setdefault(rank, []).append(job.mesh.first_rank + other)
+    of_number, missing = dict[int, tuple[int, int]](), dict[tuple[int, int], int]()
+
+    def post(rank: int, round_: int, at_s: float) -> None:
+        missing.setdefault((rank, round_), len(neighbours[rank]))
+        for other in neighbours[rank]:
+            message = _Message(at_s, size[rank], ways.get((rank, other), ()))
+            of_number[transit.post(message)] = other, round_
+
+    def came(number: int, at_s: float) -> None:
+        rank, round_ = of_number[number]
+        left = missing.get((rank, round_), len(neighbours[rank])) - 1
+        missing[rank, round_] = left
+        if not left and round_ + 1 < WARMUP_ROUNDS:
+            post(rank, round_ + 1, at_s)
+
+    for rank in neighbours:
+        post(rank, 0, 0.0)
+    return transit.most_waiting(came)
 
 
 def most_waiting_of_states(plan: Plan, case: Case) -> list[float]:
@@ -194,27 +220,49 @@ def _pieces(rate_bps: float, direction: int, events: Sequence[PlacedEvent], numb
     return pieces
 
 
-def _most_waiting(sent: Sequence[_Message], wires: Sequence[_Wire]) -> list[float]:
-    """Of messages in the order in which they are posted.
+class _Transit:
+    """Messages on their way over directions, first come, first served.
 
-    A message comes to its first direction at once, to the next as the one before lets it out; first come, first served.
+    A message comes to its first direction at once, to the next as the one before lets it out.
     """
-    most, free_s = [0.0] * len(wires), [0.0] * len(wires)
-    # first bit and last bit at a hop, a number for order, hop, message
-    coming = [(one.sent_s, one.sent_s, number, 0, one) for number, one in enumerate(sent) if one.way]
-    heapq.heapify(coming)
-    while coming:
-        first_s, last_s, number, hop, one = heapq.heappop(coming)
-        at = one.way[hop]
-        begin_s, wire = max(first_s, free_s[at]), wires[at]
-        end_s = max(wire.done_s(begin_s, 8 * one.wire_bytes), last_s)
-        free_s[at] = end_s
-        most[at] = max(most[at], (1 + _UNCOUNTED) * wire.carried_bits(last_s, end_s) / 8)
-        if hop + 1 < len(one.way):
+
+    def __init__(self, wires: Sequence[_Wire]) -> None:
+        self._wires, self._posted = wires, 0
+        self._coming: list[tuple[float, float, int, int, _Message]] = []
+        """When the first bit comes to a hop and when the last one does, a number for order, hop, message."""
+
+    def post(self, message: _Message) -> int:
+        """Of those that are sent at the same time the one that is posted first goes first; returns its number."""
+        self._posted += 1
+        heapq.heappush(self._coming, (message.sent_s, message.sent_s, self._posted, 0, message))
+        return self._posted
+
+    def most_waiting(self, came: Callable[[int, float], None] | None = None) -> list[float]:
+        """Per direction the most bytes that wait, till all has come; `came` is told of each, and may post others."""
+        most, free_s = [0.0] * len(self._wires), [0.0] * len(self._wires)
+        while self._coming:
+            first_s, last_s, number, hop, one = heapq.heappop(self._coming)
+            if hop == len(one.way):
+                if came is not None:
+                    came(number, last_s)
+                continue
+            at = one.way[hop]
+            begin_s, wire = max(first_s, free_s[at]), self._wires[at]
+            end_s = max(wire.done_s(begin_s, 8 * one.wire_bytes), last_s)
+            free_s[at] = end_s
+            most[at] = max(most[at], (1 + _UNCOUNTED) * wire.carried_bits(last_s, end_s) / 8)
             whole_s = wire.done_s(begin_s, 8 * min(one.wire_bytes, LARGEST_GSO))  # a super-packet goes on as a whole
-            onward = (whole_s + wire.delay_s, end_s + wire.delay_s, number, hop + 1, one)
-            heapq.heappush(coming, onward)
-    return most
+            arrives = hop + 1 == len(one.way)
+            onward_s = (end_s if arrives else whole_s) + wire.delay_s
+            heapq.heappush(self._coming, (onward_s, end_s + wire.delay_s, number, hop + 1, one))
+        return most
+
+
+def _most_waiting(sent: Iterable[_Message], wires: Sequence[_Wire]) -> list[float]:
+    transit = _Transit(wires)
+    for message in sent:
+        transit.post(message)
+    return transit.most_waiting()
 
 
 def _ways(plan: Plan, case: Case) -> Mapping[tuple[int, int], Route]:

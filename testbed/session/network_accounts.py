@@ -78,12 +78,16 @@ class LabAccounts:
     def __init__(self, lab: Lab, background: BackgroundSenders | None = None) -> None:
         """What `background` has sent by the end of a case counts as planned."""
         self._lab, self._background = lab, background
-        self._before = _LabCounts((), {})
+        self._before = self._ended = self._counts()
         self._left_out: list[_LabCounts] = []
+        self._between = list[LinkCounters]()
+        """What links have counted so far when no case was trained, in several parts."""
 
     def begin(self) -> None:
         """See NetworkAccounts."""
         self._before = self._counts(reset_peaks=True)
+        self._between += self._before.since(self._ended).links
+        self._ended = self._before  # until it is over; of a case that begins anew, too
         self._left_out = []
 
     def mark(self) -> Mark:
@@ -102,9 +106,11 @@ class LabAccounts:
 
     def end(self, plan: Plan, case: Case, iterations: Mapping[int, int], beside: Beside = ()) -> CountedNetwork:
         """See NetworkAccounts."""
-        counted = self._counts().since(self._before)
+        self._ended = self._counts()
+        counted = self._ended.since(self._before)
         for part in self._left_out:
             counted = counted.since(part)
+            self._between += part.links
         links = counted.links
         planned = _of_all(plan, case, iterations)
         for index, more in enumerate(beside):
@@ -127,6 +133,7 @@ class LabAccounts:
             lossless=lossless(plan, case),
             jitters=jitters(plan, case),
             full_queues=_full_queues(plan, case, links),
+            full_before=_full_queues(plan, case, self._between),
         )
         return CountedNetwork(evidence, rows)
 
@@ -165,8 +172,11 @@ def _full_queues(plan: Plan, case: Case, links: Sequence[LinkCounters]) -> list[
     everything = network_at(plan, case).everything
     may_lose = {index for index, direction in enumerate(everything) if direction.loss}
     may_lose |= {event.direction for event in link_events_of(plan, case) if event.loss}
-    known = (row for row in links if row.lost is not None or row.direction not in may_lose)
-    return [(row.label, row.dropped) for row in known if row.dropped]
+    dropped: dict[str, int] = {}
+    for row in links:
+        if row.dropped and (row.lost is not None or row.direction not in may_lose):
+            dropped[row.label] = dropped.get(row.label, 0) + row.dropped
+    return list(dropped.items())
 
 
 def jitters(plan: Plan, case: Case) -> bool:

@@ -150,6 +150,7 @@ def _warn_of_restarts(plan: Plan, took_s: float, reporter: Reporter) -> None:
 def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> StartedSession:
     """Have the workers of every job connect, and write the manifest. Raises RunFailed."""
     reporter, lab, witness = live.reporter, live.lab, live.options.witness
+    accounts = LabAccounts(lab, live.background)  # from before workers connect
     logs = live.options.directory / "logs"
     worlds = worlds_of(plan, lab, live.standing.scratch, logs, pinned, witness=witness.active)
     connecting = deadlines.of_connecting(plan)
@@ -184,7 +185,7 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
     # with chosen ports no worker can be replaced: connections of the one before it keep its listener's port
     replaced = None if plan.enforcement == "ports" else LabWorkers(live.standing, live.loop, worlds[0], connecting)
     shared = live.ranges, lab, live.background, adaptation, replaced
-    running = Running(LabAccounts(lab, live.background), live.loop, live.results, reporter, real_time, witness, *shared)
+    running = Running(accounts, live.loop, live.results, reporter, real_time, witness, *shared)
     without_shaping = partial(control.measure, running, lab) if live.options.control else None
     reconnect = None if plan.enforcement == "ports" else partial(live.standing.reconnect, live.loop, worlds, connecting)
     again = live.options.again if plan.clock.name == "real" else 0  # nobody else is at work in a guest
