@@ -14,7 +14,6 @@ from testbed.cli.commands import app
 from testbed.cli.usage import as_bad_input
 from testbed.errors import ExitCode, RunFailed, TestbedError
 from testbed.failure import failed
-from testbed.files import forget_inputs
 from testbed.interrupts import unanswered
 
 __all__ = ["app", "main", "run_command"]
@@ -39,7 +38,6 @@ def main() -> None:
 def run_command() -> int:
     """Run a command; returns its exit code. Every error is one line; what no one foresaw is shown with where it was."""
     gc.set_threshold(_COLLECT_AFTER)
-    forget_inputs()
     try:
         code = app(prog_name="testbed", standalone_mode=False)
         sys.stdout.flush()

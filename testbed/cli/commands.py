@@ -13,6 +13,7 @@ import typer
 from testbed import __version__
 from testbed.cli.help import HELP_OPTIONS, PRINT_TABLES, GroupedCommand, HelpfulGroup
 from testbed.cli.table_formats import with_format
+from testbed.files import forget_inputs
 
 COMMANDS = {
     "presets": "presets:presets",
@@ -109,4 +110,4 @@ def _version(asked: bool) -> None:
 def _root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
-    pass
+    forget_inputs()
