@@ -124,7 +124,7 @@ def main() -> int:
     parser.add_argument("--families", nargs="+", choices=list(families(1)), default=list(families(1)))
     arguments = parser.parse_args()
     known = families(arguments.evaluations)
-    rows, claims = [], []
+    rows, wrong, count = [], 0, 0
     with Lines(quiet=False).step("cells", total=len(CELLS) * len(arguments.families)) as step:
         for name in arguments.families:
             found: list[Point] = []
@@ -136,11 +136,12 @@ def main() -> int:
             counts = (len(found), same, len(found) - len(others))
             mean, worst = sum(others) / max(1, len(others)), max(others, key=abs, default=0.0)
             rows.append((name, *counts, f"{mean:+.2%}", f"{worst:+.2%}"))
-            what, more = f"the same schedule in every unit of time: {name}", f" schedules, {counts[2]} predictions"
-            claims.append(each(what, len(found) - same, len(found), "all equal", unit="points", more=more))
+            wrong += sum(not point.same_schedule or abs(point.ratio - 1) > EQUAL for point in found)
+            count += len(found)
     columns = ("generator", "points", "equal schedules", "equal predictions", "the others: mean", "worst")
     show_table("schedules that do not depend on the unit of time", columns, rows)
-    return finish(arguments, Topic.SCHEDULES, claims)
+    what = f"the same schedule and prediction in every unit of time, {len(arguments.families)} generators"
+    return finish(arguments, Topic.SCHEDULES, [each(what, wrong, count, "all equal", unit="points")])
 
 
 if __name__ == "__main__":

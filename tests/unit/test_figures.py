@@ -27,7 +27,7 @@ CLAIM = Claim("a claim", "<= 1%", "0.5%", passed=True, value=0.005, unit="share"
 def test_the_page_is_what_the_records_say() -> None:
     made = figures.page(RECORDS)
     assert (ROOT / "docs/figures.md").read_text(encoding="utf-8") == made, "python benchmarks/figures.py makes it anew"
-    assert len(made.splitlines()) <= 230, "one page of claims is no diary"
+    assert len(made.splitlines()) <= 250, "one page of claims is no diary"
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if not one.startswith("python ")])
