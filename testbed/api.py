@@ -341,6 +341,10 @@ class Study:
         What this machine cannot measure is an outcome, as in study.parquet. `at_once` is the number of guests, by
         default one per processor. Progress goes to standard error, unless `quiet`. Raises BadInput.
         """
+        if not isinstance(directory, (str, Path)):
+            raise BadInput.of("study", "directory", directory, "the name of a directory")
+        if at_once is not None and not (type(at_once) is int and at_once >= 1):
+            raise BadInput.of("study", "at_once", at_once, "a whole number, 1 or more")
         done = study_run.run(
             self._study,
             self._cells,

@@ -12,8 +12,9 @@ import linecache
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, redirect_stdout
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -134,9 +135,33 @@ def problem_in(file: str, error: BaseException) -> str:
     return f"{type(error).__name__}{f' in line {line}' if line else ''}: {said}"
 
 
-def prints_to_stderr() -> AbstractContextManager[object]:
-    """While code of a user's own runs: what it prints must not stand in a result, such as `--json` on stdout."""
-    return redirect_stdout(sys.stderr)
+@contextmanager
+def prints_to_stderr() -> Iterator[None]:
+    """While code of a user's own runs: what it prints must not stand in a result, such as `--json` on stdout.
+
+    Of threads whose code runs at the same time the last one puts standard output back.
+    """
+    with _REDIRECTED.lock:
+        if not _REDIRECTED.by:
+            _REDIRECTED.stdout, sys.stdout = sys.stdout, sys.stderr
+        _REDIRECTED.by += 1
+    try:
+        yield
+    finally:
+        with _REDIRECTED.lock:
+            _REDIRECTED.by -= 1
+            if not _REDIRECTED.by:
+                sys.stdout = _REDIRECTED.stdout
+
+
+class _Redirected:
+    """Standard output while it is standard error."""
+
+    def __init__(self) -> None:
+        self.lock, self.stdout, self.by = threading.Lock(), sys.stdout, 0
+
+
+_REDIRECTED = _Redirected()
 
 
 class Registry(Mapping[str, T]):

@@ -207,7 +207,7 @@ def _take(study: StudySpec, written_in: Path, how: _Options, chosen: Sequence[st
         reporter.say(line)
     only = [every[number] for number in _numbers(chosen, len(every))] if chosen else every
     if how.list_only:
-        _list(only, written_in, directory, as_json=how.as_json)
+        _list(only, written_in, directory, how)
         return
     whole = len(only) == len(every)
     with as_interrupts(signal.SIGTERM, signal.SIGHUP):  # a guest for each cell: they are ended, and that is said
@@ -239,15 +239,17 @@ def _numbers(chosen: Sequence[str], count: int) -> list[int]:
     return list(found)
 
 
-def _list(cells: Sequence[StudyCell], written_in: Path, directory: Path, *, as_json: bool) -> None:
+def _list(cells: Sequence[StudyCell], written_in: Path, directory: Path, how: _Options) -> None:
     from testbed.spec.presets import is_preset
     from testbed.study.cells import described
 
-    if as_json:
+    if how.as_json:
         options.emit({"cells": [described(cell) for cell in cells]})
         return
+    as_asked = [word for setting in how.settings or () for word in ("--set", setting)]
+    as_asked += ["--shaper", how.shaper] if how.shaper != options.AUTO_SHAPER else []
     for cell in cells:
-        words = ["testbed", "study", str(written_in), "--cell", str(cell.number), "--out", str(directory)]
+        words = ["testbed", "study", str(written_in), "--cell", str(cell.number), *as_asked, "--out", str(directory)]
         comment = f"  # {cell.words()}"
         in_file = written_in.suffix or is_preset(written_in)
         print(f"{shlex.join(words)}{comment}" if in_file else f"{cell.number}{comment}")

@@ -42,7 +42,7 @@ class StagePart(NamedTuple):
     layers: range
     """Their numbers in the whole model."""
     blocks: range
-    """The same as the even shares that a model is cut by."""
+    """The same as the smallest shares that a model is cut into."""
 
 
 class Seat(NamedTuple):
@@ -81,22 +81,29 @@ class MovedWeights(NamedTuple):
 def stage_parts(spec: ModelSpec, before: int, after: int) -> list[StagePart]:
     """What of a model that is cut into so many stages is where, once it is cut into others."""
     found = []
-    for old, new in product(range(before), range(after)):
-        shares = blocks_of(spec, old, before), blocks_of(spec, new, after)
-        blocks = range(max(share.start for share in shares), min(share.stop for share in shares))
-        if blocks:
+    olds, news = ([blocks_of(spec, stage, count) for stage in range(count)] for count in (before, after))
+    for (old, mine), (new, theirs) in product(enumerate(olds), enumerate(news)):
+        if blocks := _common(mine, theirs):
             first, last = (spec.stage_layers(block, spec.layers) for block in (blocks[0], blocks[-1]))
             found.append(StagePart(old, new, range(first.start, last.stop), blocks))
     return found
 
 
 def blocks_of(spec: ModelSpec, stage: int, n_stages: int) -> range:
-    """Which of the even shares that a model is cut by are in a stage of so many."""
-    return range(stage * spec.layers // n_stages, (stage + 1) * spec.layers // n_stages)
+    """Which of the smallest shares of a model are in a stage of so many: those of one stage for each of its `layers`.
+
+    Raises ValueError where the model's own stage_layers cuts it within one of these.
+    """
+    layers = spec.stage_layers(stage, n_stages)
+    shares = [spec.stage_layers(each, spec.layers) for each in range(spec.layers)]
+    inside = [each for each, share in enumerate(shares) if share and _common(share, layers) == share]
+    if sum(len(shares[each]) for each in inside) != len(layers):
+        raise ValueError(f"stage {stage} of {n_stages}: layers {layers.start} to {layers.stop - 1}")
+    return range(inside[0], inside[-1] + 1) if inside else range(0)
 
 
 def block_elements(workload: Workload) -> list[int]:
-    """Parameters that a tensor rank has of each of the even shares that its model is cut by."""
+    """Parameters that a tensor rank has of each of the smallest shares that its model is cut into."""
     spec, degree = workload.model, workload.parallelism.tensor
     return [spec.rank_parameter_count(block, spec.layers, degree) for block in range(spec.layers)]
 
@@ -166,7 +173,14 @@ def moved_weights(plan: Plan, job: int, before: Stages, after: Stages) -> list[M
 
 def require_movable(workload: Workload, before: Stages, after: Stages, source: str, field: str) -> None:
     """Raises BadInput where a training cannot go on with its stages on these ranks."""
-    if before != after and shared(workload) and not workload.model.counts_stages:
+    if before == after:
+        return
+    try:
+        stage_parts(workload.model, len(before), len(after))
+    except ValueError as error:
+        expected = f"{before}, as before: {error}, which are no whole stages of {workload.model.layers}"
+        raise BadInput.of(source, field, after, expected) from error
+    if shared(workload) and not workload.model.counts_stages:
         expected = (
             f"{before}, as before, data_parallel.sharding: none, or a model with stage_parameter_count: where "
             f"replicas share an optimizer ({workload.data_parallel.sharding}) it says where their shards begin"

@@ -147,7 +147,10 @@ def policies_once(policies: Sequence[PolicyChoice]) -> Sequence[PolicyChoice]:
 
 def plan_with(chosen: PolicyChoice, task: PlannerInput) -> PlannedCases:
     """What a planner makes of a plan; errors of a user's own as in `route`."""
-    made: PlannedCases = _called(chosen, task)
+    made = _called(chosen, task)
+    if not isinstance(made, PlannedCases):
+        expected = f"a planner of PlannedCases, not {type(made).__name__}"
+        raise BadInput.of("--policy", "policy", chosen.label, expected)
     return made
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from testbed.errors import BadInput, DoesNotFit, TestbedError
 from testbed.model.simulate import makespan
@@ -20,6 +21,8 @@ from testbed.spec.choice import ScheduleChoice
 
 if TYPE_CHECKING:
     from testbed.schedule.optimal import Solution
+
+T = TypeVar("T")
 
 FAMILIES = Registry(
     "testbed.schedules",
@@ -124,7 +127,7 @@ def generate_choice(choice: ScheduleChoice, problem: Problem, watch: Watch | Non
     found = [(planned, _run(known, choice, planned, options | report)) for planned in _planned(known, problem)]
     planned, made = found[0] if len(found) == 1 else min(found, key=lambda pair: _seconds(problem, pair[1]))
     schedule, proof = (made, None) if isinstance(made, Schedule) else (made.schedule, made.proof)
-    remark = known.remark(planned, **options) if known.remark else None
+    remark = _called(known.remark, choice, planned, options) if known.remark else None
     generated = Generated(schedule.renamed(choice.label), proof, () if remark is None else (remark,))
     validate(generated.schedule, problem)
     return generated
@@ -151,18 +154,23 @@ def _seconds(problem: Problem, made: Schedule | Solution) -> float:
 
 def _run(known: Family, choice: ScheduleChoice, problem: Problem, options: dict[str, Any]) -> Schedule | Solution:
     """What the generator makes; a user's own that fails is bad input, and the line of the file is named."""
+    made = _called(known.generate, choice, problem, options)
+    if in_file(choice.schedule) is not None and not isinstance(made, Schedule):
+        expected = f"a generator of a Schedule, not {type(made).__name__}"
+        raise BadInput.of(f"schedule {choice.label}", "schedule", choice.schedule, expected)
+    return made
+
+
+def _called(function: Callable[..., T], choice: ScheduleChoice, problem: Problem, options: dict[str, Any]) -> T:
+    """What one of a family's functions gives; errors as of `_run`."""
     reference = in_file(choice.schedule)
     if reference is None:
-        return known.generate(problem, **options)
-    source = f"schedule {choice.label}"
+        return function(problem, **options)
     try:
         with prints_to_stderr():
-            made: object = known.generate(problem, **options)
+            return function(problem, **options)
     except TestbedError:
         raise
     except (Exception, SystemExit) as error:
         expected = f"a generator that works ({problem_in(reference.file, error)})"
-        raise BadInput.of(source, "schedule", choice.schedule, expected) from error
-    if not isinstance(made, Schedule):
-        raise BadInput.of(source, "schedule", choice.schedule, f"a generator of a Schedule, not {type(made).__name__}")
-    return made
+        raise BadInput.of(f"schedule {choice.label}", "schedule", choice.schedule, expected) from error

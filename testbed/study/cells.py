@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed import source
-from testbed.errors import BadInput, listed
+from testbed.errors import BadInput, DoesNotFit, listed
 from testbed.plan.plan import Clock, Plan
 from testbed.planning import file, resolve, schedules
 from testbed.planning.light import lighter
+from testbed.planning.prediction import predict_training
+from testbed.planning.training_prediction import link_events_of
 from testbed.routing.apply import with_policies
 from testbed.routing.policies import choose
 from testbed.spec.choice import ScheduleChoice
@@ -176,7 +178,18 @@ def finished_plan(cell: StudyCell, study: StudySpec) -> Plan:
     resolve.require_room_for_parameters(plan)
     if study.policies:
         plan, _ = with_policies(plan, tuple(map(choose, study.policies)))
+    _require_events_in_time(plan)
     return plan
+
+
+def _require_events_in_time(plan: Plan) -> None:
+    """Raises DoesNotFit where an event comes after the training, or cannot be played in it."""
+    for case in plan.cases:
+        if link_events_of(plan, case) and all(chosen.rows is not None for chosen in case.jobs):
+            try:
+                predict_training(plan, case)
+            except BadInput as error:
+                raise DoesNotFit(str(error)) from error
 
 
 def described(cell: StudyCell) -> dict[str, Any]:

@@ -317,3 +317,12 @@ def test_a_study_is_taken_and_its_claims_judged(tmp_path: Path) -> None:
     assert set(table["predicted_s"][2:]) <= set(alone["predicted_s"])
     with pytest.raises(BadInput, match=r"study: claims\.0"):
         testbed.Study(document | {"claims": ["gpipe wins"]})
+
+
+@pytest.mark.parametrize("at_once", [0, -1, 1.5, True])
+def test_a_study_is_taken_by_a_whole_number_of_guests(at_once: Any, tmp_path: Path) -> None:
+    study = testbed.Study({"name": "s", "topologies": [str(LONGHAUL)], "workloads": [str(PP4)], "clock": "none"})
+    with pytest.raises(BadInput, match=rf"study: at_once: got {at_once}, expected a whole number"):
+        study.take(tmp_path / "out", at_once=at_once)
+    with pytest.raises(BadInput, match="study: directory: got None"):
+        study.take(None)  # type: ignore[arg-type]

@@ -33,6 +33,7 @@ from testbed.plan.moved_weights import (
     moved_weights,
     moving_s,
     pieces,
+    require_movable,
     stage_parts,
     used_up,
 )
@@ -484,3 +485,49 @@ def test_what_goes_between_replicas_takes_the_routes_of_pipelines(tmp_path: Path
     route_of = job.routes_between(plan, recipe.setting, own)
     assert route_of(0, 3) == route_of(2, 1) == own.route(0, 1) != recipe.problem.route(0, 1), "as it is believed to be"
     assert route_of(3, 0) == recipe.problem.route(1, 0)
+
+
+MODEL = """
+from testbed.spec.model import ModelSpec
+
+class Own(ModelSpec):
+    ends: tuple[int, ...]
+    def boundary_shape(self, microbatch_size): return (microbatch_size, 4)
+    def parameter_count(self): return 40
+    def stage_layers(self, stage, n_stages):
+        if n_stages == 4:
+            return range(self.ends[stage], self.ends[stage + 1])
+        even = super().stage_layers(stage, n_stages)
+        if self.ends[-1] == 9:
+            return even
+        # eleven layers, of which the first two of nine shares have two each
+        return range(even.start + min(even.start, 2), even.stop + min(even.stop, 2))
+"""
+
+
+def of_own_model(directory: Path, ends: str) -> Plan:
+    (directory / "m.py").write_text(MODEL)
+    model = f"model={{kind: {directory / 'm.py'}:Own, layers: 9, ends: {ends}}}"
+    return load_plan(LONGHAUL, PP4, settings=[model, "memory=8"])
+
+
+@pytest.mark.parametrize("ends", ["[0, 3, 5, 7, 9]", "[0, 1, 3, 6, 9]", "[0, 2, 4, 6, 9]", "[0, 6, 7, 8, 9]"])
+def test_a_model_that_cuts_itself_moves_the_layers_that_it_says(ends: str, tmp_path: Path) -> None:
+    """With even shares in their place a layer was never sent, and drawn anew."""
+    plan = of_own_model(tmp_path, ends)
+    workload, spec = plan.jobs[0].workload, plan.jobs[0].workload.model
+    for before, after in ((4, 4), (4, 2), (8, 4), (4, 8)):
+        parts = stage_parts(spec, before, after)
+        assert sorted(layer for part in parts for layer in part.layers) == list(range(9))
+        for part in parts:
+            assert set(part.layers) <= set(spec.stage_layers(part.old, before)) & set(
+                spec.stage_layers(part.new, after)
+            )
+    require_movable(workload, LINEAR, (2, 0, 3, 1), "--swap", "schedule")
+
+
+def test_stages_that_end_within_the_smallest_share_do_not_move(tmp_path: Path) -> None:
+    plan = of_own_model(tmp_path, "[0, 1, 4, 7, 11]")  # its first two shares of 9 have two layers each
+    with pytest.raises(BadInput, match=r"stage 0 of 4: layers 0 to 0, which are no whole stages of 9"):
+        require_movable(plan.jobs[0].workload, LINEAR, (2, 0, 3, 1), "--swap", "schedule")
+    require_movable(plan.jobs[0].workload, LINEAR, LINEAR, "--swap", "schedule")

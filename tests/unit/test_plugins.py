@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from testbed.plugins import InFile, Registry, Unusable, in_file, load_from_text, read_content
+from testbed.plugins import InFile, Registry, Unusable, in_file, load_from_text, prints_to_stderr, read_content
 
 
 def as_text(name: str, loaded: object) -> str:
@@ -116,3 +118,19 @@ def test_listing_schedules_and_models_imports_none() -> None:
     assert "crosspipe-loop" in listed
     assert "gpt" in listed
     assert imported == "[]"
+
+
+def test_threads_that_print_at_the_same_time_leave_standard_output_as_it_was() -> None:
+    before, inside = sys.stdout, threading.Barrier(3)
+
+    def prints(turn: int) -> None:
+        with prints_to_stderr():
+            inside.wait(10)
+            time.sleep(0.01 * turn)
+
+    threads = [threading.Thread(target=prints, args=(turn,)) for turn in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert sys.stdout is before

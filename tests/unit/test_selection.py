@@ -424,3 +424,21 @@ def test_a_family_may_remark_on_what_it_made(tmp_path: Path) -> None:
 def test_a_selection_knows_what_fits() -> None:
     choices = [ScheduleChoice(schedule=name) for name in ("1f1b", "gpipe")]
     assert Selection(choices, {}, {"gpipe": "too large"}).fitting == choices[:1]
+
+
+REMARKS = """
+from testbed.schedule.family import Family
+from testbed.schedule.one_f_one_b import one_f_one_b
+
+def broken(problem):
+    raise ValueError("no words")
+
+FAMILY = Family(one_f_one_b, remark=broken)
+"""
+
+
+def test_a_remark_that_fails_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(REMARKS)
+    plan = plan_of(["mine.py:FAMILY"], tmp_path)
+    with pytest.raises(BadInput, match=r"got 'mine.py:FAMILY', .*ValueError in line 6: no words"):
+        make(plan, choose(plan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import shutil
 import subprocess
 import sys
@@ -370,3 +371,25 @@ def test_a_plan_that_a_grid_has_twice_is_done_once_and_shown_twice(tmp_path: Pat
     assert "2 of 2 cells predicted (1 of them the same plan as another)" in done.stdout
     assert len(pd.read_parquet(tmp_path / "out/study.parquet")) == 2
     assert [file.name for file in (tmp_path / "out").glob("plot-*")] == ["plot-same.svg"]
+
+
+def test_commands_that_are_listed_are_those_of_the_study_as_asked(tmp_path: Path) -> None:
+    path = study_file(tmp_path, over={"m": {"field": "microbatches", "values": [4, 8]}}, schedules=["1f1b"])
+    asked = ("--set", "set={links.0.delay: 40 ms}", "--out", tmp_path / "out")
+    first, _ = run_testbed("study", path, *asked, "--list").stdout.splitlines()
+    alone = run_testbed(*shlex.split(first.partition("#")[0])[1:], "--json")
+    assert json.loads(alone.stdout)["taken_now"] == 1
+    whole = json.loads(run_testbed("study", path, *asked, "--json").stdout)
+    assert whole["taken_now"] == 1, "the other one"
+
+
+def test_an_event_behind_the_end_of_a_training_does_not_fit(tmp_path: Path) -> None:
+    event = "link paris--warsaw down for 30 ms then delay 9 ms at 2.0 s"
+    over = {"m": {"field": "microbatches", "values": [4, 16]}}
+    path = study_file(
+        tmp_path, set={"topology.events": [event], "memory": 16}, over=over, schedules=["1f1b"], iterations=3
+    )
+    done = run_testbed("study", path, "--out", tmp_path / "out", "--json")
+    short, long = json.loads(done.stdout)["cells"]
+    assert short["failed"].startswith("does not fit: event: at: ")
+    assert long["failed"] is None
