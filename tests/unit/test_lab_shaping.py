@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from testbed.errors import BadInput
-from testbed.lab.shaping import End, LinkCounters, ShapedDirection, choose
+from testbed.lab.shaping import End, LinkCounters, ShapedDirection, anywhere, choose
 from testbed.lab.shaping.netem import (
     NetemParameters,
     QdiscMessage,
@@ -253,3 +254,11 @@ def test_quantiles_and_windows_of_counters() -> None:
 
 def test_the_vnet_header_is_the_kernels() -> None:
     assert struct.calcsize(VNET_HEADER.format) == 10
+
+
+def test_a_shaper_that_cannot_be_made_is_bad_input_before_a_guest_boots(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("class Needs:\n    def __init__(self, what): ...\n\nclass Nothing: ...\n")
+    for name, expected in (("Needs", "can be made without arguments .TypeError"), ("Nothing", "has all methods of")):
+        with pytest.raises(BadInput, match=rf"--shaper: shaper: got '.*:{name}', expected .*{expected}"):
+            anywhere(f"{file}:{name}")

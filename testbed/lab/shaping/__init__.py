@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from testbed.errors import BadInput, require
+from testbed.errors import BadInput, TestbedError, require
 from testbed.lab.shaping.relay_process import lateness_quantile
-from testbed.plugins import Registry, Unusable, in_file, read_content
+from testbed.plugins import Registry, Unusable, in_file, problem_in, read_content
 from testbed.spec.topology import Direction
 
 
@@ -193,10 +193,7 @@ def choose(name: str, *, timed: bool = False) -> Shaper:
         from testbed.lab.shaping import netem
 
         name = "netem" if netem.available() is None else "relay"
-    shaper = _maker(name)()
-    if not isinstance(shaper, Shaper):
-        raise BadInput.of("--shaper", "shaper", name, "something that has all methods of testbed.lab.shaping.Shaper")
-    return shaper
+    return _made(name)
 
 
 def anywhere(name: str) -> str:
@@ -207,8 +204,25 @@ def anywhere(name: str) -> str:
             _maker(name)
         return name
     whole = f"{Path(reference.file).resolve()}:{reference.name}"
-    _maker(whole)
+    _made(whole)
     return whole
+
+
+def _made(name: str) -> Shaper:
+    """A new one. Raises BadInput where it cannot be made, or is none."""
+    maker, reference = _maker(name), in_file(name)
+    try:
+        shaper = maker()
+    except TestbedError:
+        raise
+    except (Exception, SystemExit) as error:
+        if reference is None:
+            raise
+        expected = f"a shaper that can be made without arguments ({problem_in(reference.file, error)})"
+        raise BadInput.of("--shaper", "shaper", name, expected) from error
+    if not isinstance(shaper, Shaper):
+        raise BadInput.of("--shaper", "shaper", name, "something that has all methods of testbed.lab.shaping.Shaper")
+    return shaper
 
 
 def _maker(name: str) -> Callable[[], Shaper]:
