@@ -104,7 +104,8 @@ def _exit_of_files(status: int) -> NoReturn:
 def _made_there(name: str, value: object, module_name: str) -> bool:
     if name.startswith("_") or isinstance(value, ModuleType):
         return False
-    return getattr(value, "__module__", module_name) == module_name
+    own = getattr(value, "__module__", module_name) if callable(value) else module_name  # an object's is its class's
+    return own == module_name
 
 
 def _run(module_name: str, reference: InFile, content: str) -> ModuleType:

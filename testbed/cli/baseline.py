@@ -146,6 +146,8 @@ def renew(
 
     directories = store.find(root, names)
     limit_s = options.wall_limit_of(wall_limit, guest=True, otherwise=options.BASELINES_LIMIT_S)
+    if not reason.strip():
+        raise BadInput.of("--reason", "text", reason, "why the old figures no longer hold, in words")
     keep.renew(directories, reason, schedules_anew=schedules_anew, limit_s=limit_s, reporter=Terminal(quiet=quiet))
     print(f"saved anew: {', '.join(directory.name for directory in directories)}")
 

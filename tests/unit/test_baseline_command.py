@@ -349,6 +349,8 @@ def test_renewed_figures_have_the_new_reason(root: Path, tmp_path: Path) -> None
     document["schedules"][0]["predicted_s"] = 1.0
     comparison.write_text(json.dumps(document))
     assert run_baseline("check", "--baselines", tmp_path).returncode == 1
+    unsaid = run_baseline("renew", "mine", "--reason", " ", "--baselines", tmp_path)
+    assert (unsaid.returncode, "--reason: text: got ' '" in unsaid.stderr) == (2, True)
     assert run_baseline("renew", "mine", "--reason", "it was wrong", "--baselines", tmp_path).returncode == 0
     assert run_baseline("check", "--baselines", tmp_path).returncode == 0
     listed = json.loads(run_baseline("list", "--json", "--baselines", tmp_path).stdout)["baselines"]

@@ -77,8 +77,8 @@ def test_what_names_something_in_a_file(text: str, found: tuple[str, str] | None
     ("content", "expected"),
     [
         (
-            "import json\nclass There: ...\nother = 3",
-            r"got 'f.py:X', expected a name in that file \(There, other\)",
+            "import json\nfrom pathlib import Path\nclass There: ...\nother, made = 3, Path()",
+            r"got 'f.py:X', expected a name in that file \(There, other, made\)",
         ),
         ("", r"a name in that file \(it has none\)"),
         ("X = 1\nX = 1 +", r"got 'f.py', expected a module that can be imported \(SyntaxError in line 2: "),
