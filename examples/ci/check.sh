@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks the baselines in results/baselines/ and leaves in OUT what CI systems show. Options go to `testbed baseline check`,
+# Checks the baselines in results/baselines/, with plans made anew from the files that they were saved from, and leaves in OUT what CI systems show. Options go to `testbed baseline check`,
 # as does the exit code: 1 where a baseline is outside its tolerances, 5 where one on the real clock cannot be told from
 # a slower machine.
 set -eu
@@ -9,7 +9,7 @@ HISTORY=${HISTORY:-testbed-history}
 
 mkdir -p "$OUT"
 code=0
-"$VENV/bin/testbed" baseline check --quiet \
+"$VENV/bin/testbed" baseline check --files --quiet \
     --junit "$OUT/junit.xml" --markdown "$OUT/summary.md" --history "$HISTORY" \
     --write "badge=$OUT/baselines.svg" --write "bencher=$OUT/bencher.json" \
     --write "github-benchmark=$OUT/github-benchmark.json" "$@" || code=$?

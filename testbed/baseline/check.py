@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +15,7 @@ from testbed.baseline.settings import with_settings
 from testbed.baseline.store import Baseline
 from testbed.baseline.tolerance import Mode, Tolerances, default_tolerances
 from testbed.errors import BadInput
+from testbed.plan.plan import Plan
 from testbed.progress import Reporter
 
 
@@ -28,16 +29,21 @@ class Extent(StrEnum):
 
 
 def load(
-    root: Path, names: Sequence[str], settings: Sequence[str], extent: Extent
+    root: Path,
+    names: Sequence[str],
+    settings: Sequence[str],
+    extent: Extent,
+    plan_of: Callable[[Path], Plan] = store.plan_of,
 ) -> list[tuple[Baseline, Measurement]]:
-    """The baselines, and how each is repeated. Raises BadInput before anything is started.
+    """The baselines, and how each is repeated, with the plan that `plan_of` its directory is today. Raises BadInput
+    before anything is started.
 
     Without pacing nothing can be predicted: such a baseline is left out unless its run is repeated.
     """
     subjects = []
     for directory in store.find(root, names):
         baseline = store.read(directory)
-        plan = with_settings(store.plan_of(directory), settings, str(directory))
+        plan = with_settings(plan_of(directory), settings, str(directory))
         run = extent is Extent.all or (extent is Extent.quick and baseline.quick)
         if not run and not is_paced(plan):
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -31,6 +31,7 @@ class Terms:
     quick: bool
     mode: Mode = Mode.virtual
     shaper: str = "auto"
+    files: store.SavedFrom | None = None
 
 
 def save(directory: Path, plan: Plan, terms: Terms, *, limit_s: float, reporter: Reporter) -> None:
@@ -67,18 +68,25 @@ def _before_its_profile(plan: Plan) -> Plan:
 
 
 def renew(
-    directories: Sequence[Path], reason: str, *, schedules_anew: bool, limit_s: float, reporter: Reporter
+    directories: Sequence[Path],
+    reason: str,
+    *,
+    schedules_anew: bool,
+    limit_s: float,
+    reporter: Reporter,
+    plan_of: Callable[[Path], Plan] = store.plan_of,
 ) -> None:
-    """Measure baselines again and keep the new figures. Raises RunFailed or UntrustedRun; then none has changed."""
+    """Measure baselines again and keep the new figures, of the plan that `plan_of` its directory is today. Raises
+    BadInput, RunFailed or UntrustedRun; then none has changed."""
     with ExitStack() as stack:
         prepared = []
         for directory in directories:
-            before, plan = store.read(directory), store.plan_of(directory)
+            before, plan = store.read(directory), plan_of(directory)
             if schedules_anew:
                 plan = _made_anew(plan, reporter)
             fresh = stack.enter_context(store.replacing(directory))
             task = Measurement(before.name, plan, before.mode, before.shaper, control=before.mode is Mode.real)
-            prepared.append((fresh, task, Terms(reason, before.quick)))
+            prepared.append((fresh, task, Terms(reason, before.quick, files=before.files)))
         _take(prepared, limit_s, reporter)
 
 
@@ -128,5 +136,6 @@ def _write(directory: Path, task: Measurement, outcome: CheckResult, terms: Term
         ),
         environment=dict(outcome.environment),
         figures=outcome.figures,
+        files=terms.files,
     )
     store.write(directory, baseline, task.plan)

@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,18 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,59}")
 
 
 @dataclass(frozen=True)
+class SavedFrom:
+    """What a baseline's plan was made of: names of presets, and of files as seen from the baseline's directory."""
+
+    topology: str
+    workloads: list[str]
+    schedules: list[str] | None
+    """As --schedule named them; None: all of the workload's."""
+    settings: list[str]
+    iterations: int | None
+
+
+@dataclass(frozen=True)
 class Baseline:
     """What baseline.json and comparison.json say; `plan_of` reads the plan."""
 
@@ -46,6 +58,8 @@ class Baseline:
     tolerances: Tolerances
     environment: dict[str, Any]
     figures: tuple[Figures, ...]
+    files: SavedFrom | None = None
+    """None for one that was saved from a plan or a run, or by a version that did not keep them."""
 
     @property
     def controlled(self) -> bool:
@@ -64,6 +78,7 @@ class _Document:
     shaper: str
     tolerances: dict[str, Any]
     environment: Environment
+    files: SavedFrom | None = None
 
 
 def checked_name(name: str) -> str:
@@ -118,6 +133,7 @@ def read(directory: Path) -> Baseline:
         figures=tuple(
             Figures.from_json(row, str(directory / COMPARISON), f"schedules.{index}") for index, row in enumerate(rows)
         ),
+        files=fields.files,
     )
 
 
@@ -142,6 +158,7 @@ def write(directory: Path, baseline: Baseline, plan: Plan) -> None:
         "shaper": baseline.shaper,
         "tolerances": tolerance.as_document(baseline.tolerances),
         "environment": baseline.environment,
+        **({} if baseline.files is None else {"files": asdict(baseline.files)}),
     }
     comparison = {"name": baseline.name, "schedules": [figures.as_json() for figures in baseline.figures]}
     for name, content in ((BASELINE, document), (COMPARISON, comparison)):

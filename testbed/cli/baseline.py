@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ from testbed.cli import options
 from testbed.cli.plan import PlanOptions, complete, require_trust, unfinished_plan
 from testbed.errors import BadInput, ExitCode
 from testbed.files import output, output_directory, require_writable, write_output
+from testbed.plugins import in_file
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from testbed.baseline.ci_formats import Target
     from testbed.baseline.history import CheckRecord
     from testbed.baseline.keep import Terms
-    from testbed.baseline.store import Baseline
+    from testbed.baseline.store import Baseline, SavedFrom
+    from testbed.plan.plan import Plan
 
 baseline_app = typer.Typer(help="Keep what plans take today, and hold later versions against it.", no_args_is_help=True)
 
@@ -33,6 +37,11 @@ NamesArgument = Annotated[
 ]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why it is saved, or saved anew.")]
 QuickMark = Annotated[bool, typer.Option("--quick", help="`check --quick` shall repeat its run, too.")]
+
+FilesMark = Annotated[
+    bool,
+    typer.Option("--files", help="Make plans anew from the files that they were saved from, as these are today."),
+]
 
 WriteOption = Annotated[
     list[str] | None,
@@ -113,9 +122,69 @@ def save(
         plan = resolve.with_clock(plan, mode.clock(number))
         if workloads:
             plan = complete(plan, schedule, None, quiet=quiet, strict=True, sources=workloads)
-        terms = keep.Terms(reason, quick, mode, shaper)
+        files = _saved_from(directory, what, workloads, schedule, settings, iterations) if workloads else None
+        terms = keep.Terms(reason, quick, mode, shaper, files)
         keep.save(directory, plan, terms, limit_s=limit_s, reporter=Terminal(quiet=quiet))
     print(f"saved {directory}/")
+
+
+def _saved_from(
+    directory: Path,
+    topology: Path,
+    workloads: Sequence[Path],
+    schedules: Sequence[str] | None,
+    settings: Sequence[str] | None,
+    iterations: int | None,
+) -> SavedFrom:
+    """What a baseline in this directory is made of, as seen from there."""
+    from testbed.baseline.store import SavedFrom
+    from testbed.spec.presets import is_preset
+
+    def seen(file: Path) -> str:
+        return str(file) if is_preset(file) else os.path.relpath(file.resolve(), directory.resolve())
+
+    def named(schedule: str) -> str:
+        code = in_file(schedule)
+        if code is not None:
+            return f"{seen(Path(code.file))}:{code.name}"
+        return seen(Path(schedule)) if schedule.endswith(".csv") else schedule
+
+    chosen = None if schedules is None else list(map(named, schedules))
+    return SavedFrom(seen(topology), list(map(seen, workloads)), chosen, list(settings or ()), iterations)
+
+
+def _from_files(directory: Path, *, quiet: bool) -> Plan:
+    """The plan that a baseline's files make today; the one that is kept where it was saved from a plan or a run. Raises
+    BadInput."""
+    from testbed.baseline import store
+    from testbed.planning import resolve
+    from testbed.spec.presets import is_preset
+
+    kept, saved = store.plan_of(directory), store.read(directory).files
+    if saved is None:
+        return kept
+
+    def found(name: str) -> Path:
+        return Path(name) if is_preset(Path(name)) else directory / name
+
+    def named(schedule: str) -> str:
+        code = in_file(schedule)
+        if code is not None:
+            return f"{directory / code.file}:{code.name}"
+        return str(directory / schedule) if schedule.endswith(".csv") else schedule
+
+    workloads, schedules = list(map(found, saved.workloads)), saved.schedules and list(map(named, saved.schedules))
+    asked = PlanOptions(schedules)
+    plan = unfinished_plan(found(saved.topology), workloads, asked, saved.settings, saved.iterations)
+    plan = resolve.with_clock(plan, kept.clock)
+    return complete(plan, schedules, None, quiet=quiet, strict=True, sources=workloads)
+
+
+def _plans(*, files: bool, quiet: bool) -> Callable[[Path], Plan]:
+    """What gives the plan of a baseline in a directory: that which is kept there, or that of its files."""
+    from testbed.baseline import store
+
+    return partial(_from_files, quiet=quiet) if files else store.plan_of
 
 
 def _save_run(directory: Path, run: Path, terms: Terms, *, trust: bool) -> None:
@@ -136,6 +205,7 @@ def renew(
     schedules_anew: Annotated[
         bool, typer.Option("--schedules-anew", help="Make schedules anew as well; default: those of the baseline.")
     ] = False,
+    files: FilesMark = False,
     root: Root = ROOT,
     wall_limit: options.WallLimitOfBaselines = None,
     quiet: options.Quiet = False,
@@ -148,7 +218,8 @@ def renew(
     limit_s = options.wall_limit_of(wall_limit, guest=True, otherwise=options.BASELINES_LIMIT_S)
     if not reason.strip():
         raise BadInput.of("--reason", "text", reason, "why the old figures no longer hold, in words")
-    keep.renew(directories, reason, schedules_anew=schedules_anew, limit_s=limit_s, reporter=Terminal(quiet=quiet))
+    plan_of, reporter = _plans(files=files, quiet=quiet), Terminal(quiet=quiet)
+    keep.renew(directories, reason, schedules_anew=schedules_anew, limit_s=limit_s, reporter=reporter, plan_of=plan_of)
     print(f"saved anew: {', '.join(directory.name for directory in directories)}")
 
 
@@ -161,6 +232,7 @@ def check(
     predict_only: Annotated[
         bool, typer.Option("--predict-only", help="Predict all: no run, no root, seconds.")
     ] = False,
+    files: FilesMark = False,
     allow_faster: Annotated[bool, typer.Option("--allow-faster", help="What became faster is no fault.")] = False,
     settings: Annotated[
         list[str] | None,
@@ -183,7 +255,6 @@ def check(
     from testbed.baseline import history as histories
     from testbed.baseline.check import load, repeat
     from testbed.baseline.ci_formats import targets_of
-    from testbed.baseline.junit import junit as as_junit
     from testbed.cli.progress import Terminal
 
     targets = targets_of(write or [])
@@ -195,14 +266,12 @@ def check(
             raise BadInput.of("--history", "option", str(history), "no --set beside it: those are not the baselines")
         histories.require_writable(history)
     limit_s = options.wall_limit_of(wall_limit, guest=not predict_only, otherwise=options.BASELINES_LIMIT_S)
-    subjects = load(root, names or [], settings or [], _extent(quick, out, predict_only=predict_only))
+    extent, plan_of = _extent(quick, out, predict_only=predict_only), _plans(files=files, quiet=quiet)
+    subjects = load(root, names or [], settings or [], extent, plan_of)
     with _place(out) as scratch:
         checked = repeat(subjects, scratch, limit_s=limit_s, reporter=Terminal(quiet=quiet))
     report = reports.CheckReport(checked, allow_faster, tuple(settings or ()))
-    if junit is not None:
-        write_output(junit, as_junit(report), "--junit")
-    if markdown is not None:
-        write_output(markdown, reports.markdown(report), "--markdown")
+    _write_reports(report, junit, markdown)
     record = histories.record_of(report)
     _write(targets, record)
     if history is not None:
@@ -250,6 +319,16 @@ def history(
         return
     console = options.stdout_console(80)
     options.show(console, *history_tables(records, series, console.width))
+
+
+def _write_reports(report: CheckReport, junit: Path | None, markdown: Path | None) -> None:
+    from testbed.baseline import check_report as reports
+    from testbed.baseline.junit import junit as as_junit
+
+    if junit is not None:
+        write_output(junit, as_junit(report), "--junit")
+    if markdown is not None:
+        write_output(markdown, reports.markdown(report), "--markdown")
 
 
 def _write(targets: Sequence[Target], record: CheckRecord) -> None:

@@ -363,3 +363,33 @@ def test_predictions_of_the_kept_baselines_still_hold() -> None:
     done = run_baseline("check", "--predict-only", "--quiet")
     assert done.returncode == 0, done.stdout
     assert done.stdout.startswith("within tolerance")
+
+
+def test_files_that_changed_are_seen_where_they_are_asked_for(tmp_path: Path) -> None:
+    """Wherever the command is called; presets are presets, and a schedule's file is one of them."""
+    network, job, code = (tmp_path / name for name in ("nets/net.yaml", "job.yaml", "mine.py"))
+    network.parent.mkdir()
+    network.write_text((ROOT / "topologies/two-dc-longhaul.yaml").read_text())
+    job.write_text((ROOT / "workloads/tiny-gpt-pp4.yaml").read_text())
+    code.write_text("from testbed.schedule.one_f_one_b import one_f_one_b as mine\n")
+    chosen = ("--schedule", f"{code}:mine", "--schedule", "zb-h1", "--set", "microbatches=9", "--set", "memory=9")
+    root = ("--baselines", tmp_path / "kept")
+    for name, of in (("own", (network, job)), ("preset", ("two-dc-metro", "tiny-gpt-pp4"))):
+        assert run_baseline("save", name, *of, *chosen, "--predict-only", *root).returncode == 0
+
+    def verdicts(*words: str) -> dict[str, list[str]]:
+        document = json.loads(run_baseline("check", *words, "--json", *root).stdout)
+        return {one["name"]: [found["verdict"] for found in one["findings"]] for one in document["baselines"]}
+
+    assert verdicts("--files") == verdicts() == {"own": ["same"] * 2, "preset": ["same"] * 2}
+    network.write_text(network.read_text().replace("rate: 1 Gbit/s", "rate: 990 Mbit/s"))
+    assert verdicts() == {"own": ["same"] * 2, "preset": ["same"] * 2}
+    assert verdicts("--files") == {"own": ["slower"] * 2, "preset": ["same"] * 2}
+    code.write_text("from testbed.schedule.gpipe import gpipe as mine\n")
+    assert verdicts("--files")["preset"] == ["faster", "changed", "same"]
+    renewed = run_baseline("renew", "own", "preset", "--files", "--reason", "another network and schedule", *root)
+    assert renewed.returncode == 0, renewed.stderr
+    assert verdicts("--files") == verdicts() == {"own": ["same"] * 2, "preset": ["same"] * 2}
+    network.unlink()
+    gone = run_baseline("check", "own", "--files", *root)
+    assert (gone.returncode, "net.yaml: file: got 'No such file" in gone.stderr) == (2, True)
