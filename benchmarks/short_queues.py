@@ -27,7 +27,7 @@ from typing import Any
 import pandas as pd
 import yaml
 from harness import boots, options, report
-from harness.record import Topic
+from harness.record import Claim, Topic
 
 from testbed.plan.plan import Clock, Plan
 from testbed.planning.light import lighter
@@ -151,51 +151,50 @@ def main() -> int:
     parser = options.parser(__doc__)
     options.add_drawn(parser, "short-queues", plans=60, per_boot=15)
     arguments = parser.parse_args()
-    names = {f"plan-{n:03d}-{which}": (n, share) for which, share in WAYS.items() for n in options.numbers(arguments)}
-    made = {
-        name: partial(training, number, arguments.seed, share, name=name) for name, (number, share) in names.items()
-    }
-    taken = boots.take(arguments, made)
-    exact = [row for row in taken.rows if row.plan.endswith("exact")]
-    report.show_worst(taken._replace(rows=exact), most=10)
-    lost = {name: dropped(taken, name) for name in taken.comparisons}
-    losing = [name for name, count in lost.items() if count and name.endswith("exact")]
+    exact, short = (
+        boots.take(
+            arguments,
+            {
+                f"plan-{n:03d}-{which}": partial(training, n, arguments.seed, share, name=f"plan-{n:03d}-{which}")
+                for n in options.numbers(arguments)
+            },
+        )
+        for which, share in WAYS.items()
+    )
+    report.show_worst(exact, most=10)
+    claims = [*of_exact(exact), of_short(short)]
+    return report.close(arguments, Topic.TRUTH, exact, claims)
+
+
+def of_exact(taken: boots.Taken) -> list[Claim]:
+    """Nothing is lost while iterations go on; where something was while ranks connected, that is said."""
+    losing = [name for name in taken.comparisons if dropped(taken, name)]
     for name in losing:
-        print(f"{name} dropped {lost[name]}")
-    early = {(row.plan, label) for row in exact for label in full_before(taken, row.plan)}
-    begun = [row for row in exact if (row.plan, row.label.partition(" of ")[0]) in early]
-    rest, untrusted = [row for row in exact if row not in begun], [row for row in begun if not row.trusted]
+        print(f"{name} dropped {dropped(taken, name)}")
+    early = {(name, label) for name in taken.comparisons for label in full_before(taken, name)}
+    begun = [row for row in taken.rows if (row.plan, row.label.partition(" of ")[0]) in early]
+    rest, untrusted = [row for row in taken.rows if row not in begun], [row for row in begun if not row.trusted]
     unsaid = [row for row in untrusted if "while ranks connected" not in "".join(row.found["reasons"])]
-    short = [name for name in taken.comparisons if name.endswith("short")]
-    full = [name for name in short if lost[name]]
-    told = {name: "queue overflows" in "".join(taken.comparisons[name]["warnings"]) for name in full}
-    unnamed = [name for name in full if not told[name]]
-    claims = [
-        report.truth(
-            "plans whose queues have exactly the room that is foretold",
-            taken,
-            TARGET,
-            rest,
-        ),
-        report.count(
-            "such queues that drop a packet", taken, len(losing), "none", f"{len(losing)} of {len(lost) - len(short)}"
-        ),
-        report.count(
-            "such runs that are untrusted, as a queue was full while ranks connected: it is said",
-            taken,
-            len(unsaid),
-            "each",
-            f"{len(untrusted) - len(unsaid)} of {len(untrusted)}, of {len(begun)} where one was",
-        ),
-        report.count(
-            f"with {SHORT:.0%} of it: plans that drop packets and were not told of it",
-            taken,
-            len(unnamed),
-            "none",
-            f"{len(unnamed)} of {len(full)} that drop some, of {len(short)}",
-        ),
+    none_lost = f"{len(losing)} of {len(taken.comparisons)}"
+    of_begun = f"{len(untrusted) - len(unsaid)} of {len(untrusted)}, of {len(begun)} where one was"
+    connecting = "such runs that are untrusted, as a queue was full while ranks connected: it is said"
+    return [
+        report.truth("plans whose queues have exactly the room that is foretold", taken, TARGET, rest),
+        report.count("such queues that drop a packet", taken, len(losing), "none", none_lost),
+        report.count(connecting, taken, len(unsaid), "each", of_begun),
     ]
-    return report.close(arguments, Topic.TRUTH, taken, claims)
+
+
+def of_short(taken: boots.Taken) -> Claim:
+    """What drops packets was told of; a training may end by that, as an iteration takes too long."""
+    full = [name for name in taken.comparisons if dropped(taken, name)]
+    unnamed = [
+        name for name in full if not any("queue overflows" in line for line in taken.comparisons[name]["warnings"])
+    ]
+    ended = f", {len(taken.failed)} ended by that" if taken.failed else ""
+    got = f"{len(unnamed)} of {len(full)} that drop some, of {len(taken.comparisons)}{ended}"
+    what = f"with {SHORT:.0%} of it: plans that drop packets and were not told of it"
+    return Claim(what, "none", got, not unnamed, float(len(unnamed)), "wrong", taken.asked, taken.asked)
 
 
 if __name__ == "__main__":

@@ -191,6 +191,10 @@ class _Wire:
             message_bits -= max(0.0, left_bps * (to_s - since_s))
         raise AssertionError("the last piece has no end")
 
+    def changes_s(self, after_s: float, before_s: float) -> list[float]:
+        """When its rate changes, in between."""
+        return [from_s for from_s, _, _ in self._pieces if after_s < from_s < before_s]
+
     def carried_bits(self, since_s: float, until_s: float) -> float:
         """Between the two, of all that it carries."""
         parts = (rate_bps * (min(until_s, to_s) - max(since_s, from_s)) for from_s, to_s, rate_bps in self._pieces)
@@ -220,6 +224,20 @@ def _pieces(rate_bps: float, direction: int, events: Sequence[PlacedEvent], numb
     return pieces
 
 
+class _InTransit(NamedTuple):
+    """A message that comes to a hop, or to its end; they are taken in this order."""
+
+    whole_s: float
+    """When its first super-packet has come whole: then it can go on."""
+    last_s: float
+    """When its last bit comes ..."""
+    number: int
+    hop: int
+    message: _Message
+    first_s: float
+    """... and its first one, at the earliest."""
+
+
 class _Transit:
     """Messages on their way over directions, first come, first served.
 
@@ -228,33 +246,38 @@ class _Transit:
 
     def __init__(self, wires: Sequence[_Wire]) -> None:
         self._wires, self._posted = wires, 0
-        self._coming: list[tuple[float, float, int, int, _Message]] = []
-        """When the first bit comes to a hop and when the last one does, a number for order, hop, message."""
+        self._coming = list[_InTransit]()
 
     def post(self, message: _Message) -> int:
         """Of those that are sent at the same time the one that is posted first goes first; returns its number."""
         self._posted += 1
-        heapq.heappush(self._coming, (message.sent_s, message.sent_s, self._posted, 0, message))
+        at_s = message.sent_s
+        heapq.heappush(self._coming, _InTransit(at_s, at_s, self._posted, 0, message, at_s))
         return self._posted
 
     def most_waiting(self, came: Callable[[int, float], None] | None = None) -> list[float]:
         """Per direction the most bytes that wait, till all has come; `came` is told of each, and may post others."""
         most, free_s = [0.0] * len(self._wires), [0.0] * len(self._wires)
         while self._coming:
-            first_s, last_s, number, hop, one = heapq.heappop(self._coming)
-            if hop == len(one.way):
+            one = heapq.heappop(self._coming)
+            if one.hop == len(one.message.way):
                 if came is not None:
-                    came(number, last_s)
+                    came(one.number, one.last_s)
                 continue
-            at = one.way[hop]
-            begin_s, wire = max(first_s, free_s[at]), self._wires[at]
-            end_s = max(wire.done_s(begin_s, 8 * one.wire_bytes), last_s)
+            at = one.message.way[one.hop]
+            begin_s, wire, bits = max(one.whole_s, free_s[at]), self._wires[at], 8 * one.message.wire_bytes
+            end_s, first_s = max(wire.done_s(begin_s, bits), one.last_s), max(one.first_s, free_s[at])
+            waiting = [wire.carried_bits(one.last_s, end_s)]
+            for when_s in wire.changes_s(one.first_s, one.last_s):  # more may wait then than when the last bit has come
+                come = bits * (when_s - one.first_s) / (one.last_s - one.first_s)
+                ahead, gone = wire.carried_bits(when_s, free_s[at]), wire.carried_bits(first_s, when_s)
+                waiting.append(come + ahead - gone)
+            most[at] = max(most[at], (1 + _UNCOUNTED) * max(waiting) / 8)
             free_s[at] = end_s
-            most[at] = max(most[at], (1 + _UNCOUNTED) * wire.carried_bits(last_s, end_s) / 8)
-            whole_s = wire.done_s(begin_s, 8 * min(one.wire_bytes, LARGEST_GSO))  # a super-packet goes on as a whole
-            arrives = hop + 1 == len(one.way)
-            onward_s = (end_s if arrives else whole_s) + wire.delay_s
-            heapq.heappush(self._coming, (onward_s, end_s + wire.delay_s, number, hop + 1, one))
+            arrives = one.hop + 1 == len(one.message.way)
+            whole_s = end_s if arrives else wire.done_s(begin_s, min(bits, 8 * LARGEST_GSO))
+            whole_s, last_s, first_s = (each + wire.delay_s for each in (whole_s, end_s, first_s))
+            heapq.heappush(self._coming, one._replace(whole_s=whole_s, last_s=last_s, hop=one.hop + 1, first_s=first_s))
         return most
 
 
