@@ -13,7 +13,7 @@ GROUPS = {
     title: tuple(f"--{name}" for name in names.split())
     for title, names in {
         "What is trained": "schedule schedules-from iterations set light robust strict alone control again run trust "
-        "show schedules-anew",
+        "show schedules-anew files",
         "What is tried": "delay rate link points within axes microbatch-size memory-limit sequence fixed limit measure "
         "confirm boots seeds quick "
         "begin controller swap-cost slot-noise "
