@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from testbed.errors import BadInput, meant, shown
+from testbed.errors import BadInput, TestbedError, meant, shown
 from testbed.files import read_text
 
 T = TypeVar("T")
@@ -153,6 +153,21 @@ def prints_to_stderr() -> Iterator[None]:
             _REDIRECTED.by -= 1
             if not _REDIRECTED.by:
                 sys.stdout = _REDIRECTED.stdout
+
+
+@contextmanager
+def own_code(reference: InFile | None, refused: Callable[[str], Exception]) -> Iterator[None]:
+    """While code runs that may be of a user's file: it prints to standard error, and an error of it is what `refused`
+    makes of the problem in words, with the file's line."""
+    try:
+        with prints_to_stderr():
+            yield
+    except TestbedError:
+        raise
+    except (Exception, SystemExit) as error:
+        if reference is None:
+            raise
+        raise refused(problem_in(reference.file, error)) from error
 
 
 class _Redirected:

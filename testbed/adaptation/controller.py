@@ -18,8 +18,8 @@ from testbed.adaptation.candidate import JobCandidate, Prospect
 from testbed.adaptation.estimates import Belief
 from testbed.adaptation.recurrence import BelievedPhase, ahead, best_next, turn_since
 from testbed.adaptation.swap_costs import SwapCosts
-from testbed.errors import BadInput, TestbedError
-from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
+from testbed.errors import BadInput
+from testbed.plugins import Registry, Unusable, in_file, own_code, read_content
 from testbed.spec import yaml_tree
 from testbed.spec.plugin_options import checked_options
 
@@ -188,17 +188,11 @@ class ControllerChoice:
         return lambda outlook: self._checked(self._called(lambda: decide(outlook)))
 
     def _called(self, call: Callable[[], Any]) -> Any:
-        reference = in_file(self.label.split(",")[0])
-        try:
-            with prints_to_stderr():
-                return call()
-        except TestbedError:
-            raise
-        except (Exception, SystemExit) as error:
-            if reference is None:
-                raise
-            expected = f"a controller that works ({problem_in(reference.file, error)})"
-            raise BadInput.of(self.asked_by, "controller", self.label, expected) from error
+        def refused(problem: str) -> BadInput:
+            return BadInput.of(self.asked_by, "controller", self.label, f"a controller that works ({problem})")
+
+        with own_code(in_file(self.label.split(",")[0]), refused):
+            return call()
 
     def _checked(self, decided: object) -> Prospect | None:
         if decided is None or isinstance(decided, Prospect):

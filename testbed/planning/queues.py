@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
+
 from testbed.errors import few
 from testbed.plan.background import background_bps
 from testbed.plan.connecting import neighbours_of
@@ -50,6 +52,10 @@ _UNCOUNTED = 0.01
 
 _MOST_ITERATIONS = 20
 """That differ: all of a long training would take long to look at."""
+
+
+_MOST_MESSAGES = 200_000
+"""Likewise: some seconds."""
 
 
 class _Message(NamedTuple):
@@ -138,6 +144,8 @@ def _iterations(
     """What is sent in every iteration that differs, by its number; in the whole training, as number 0, where each job
     goes on when it is done itself."""
     begins_s = _begins_s(training) if free else {}
+    numbers, messages = training.trace.iterations()[:_MOST_ITERATIONS].tolist(), training.trace.messages
+    kept = messages if free else messages[np.isin(messages["iteration"], numbers)]
     rows = [
         (
             0 if free else int(row["iteration"]),
@@ -147,8 +155,7 @@ def _iterations(
                 ways.get((int(row["source_rank"]), int(row["target_rank"])), ()),
             ),
         )
-        for row in training.trace.messages
-        if free or row["iteration"] in training.trace.iterations()[:_MOST_ITERATIONS]
+        for row in kept[:_MOST_MESSAGES]
     ]
     rows.sort(key=lambda row: row[0])
     for number, mine in groupby(rows, key=lambda row: row[0]):

@@ -397,6 +397,8 @@ def require_trainable(plan: Plan) -> None:
         if missing := missing_methods(model, tensor_ranks=job.mesh.tp > 1):
             expected = f"a class that also has {', '.join(missing)} (testbed/train/model_protocol.py)"
             raise BadInput.of(job.workload.name, "model.kind", model.kind, expected)
+    for number in range(len(plan.jobs)):
+        _require_all_layers(plan, number)
     require_room_for_parameters(plan)
     check_background(plan, planned(plan.network), plan.network.name)
     for flow in plan.background:
@@ -407,6 +409,17 @@ def require_trainable(plan: Plan) -> None:
         job = next(job for job in plan.jobs if not job.workload.pacing)
         expected = "times for F, I and W: computation takes no virtual time"
         raise BadInput.of(job.workload.name, "pacing", "none", expected)
+
+
+def _require_all_layers(plan: Plan, number: int) -> None:
+    """Raises BadInput for a job whose model leaves layers out, or has some twice, as its schedules cut it."""
+    job = plan.jobs[number]
+    model = job.workload.model
+    for n_stages in sorted({len(case.jobs[number].stage_to_rank) for case in plan.cases} or {job.mesh.pp}):
+        layers = [model.stage_layers(stage, n_stages) for stage in range(n_stages)]
+        if [layer for stage in layers for layer in stage] != list(model.stage_layers(0, 1)):
+            expected = f"all layers of {model.stage_layers(0, 1)} in {n_stages} stages, each once and in order"
+            raise BadInput.of(job.workload.name, "model.stage_layers", layers, expected)
 
 
 def _require_trainable_beside(first: Job, job: Job) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from testbed.errors import BadInput, TestbedError
+from testbed.errors import BadInput
 from testbed.model.network import Ints
-from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
+from testbed.plugins import Registry, Unusable, in_file, own_code, read_content
 from testbed.routing.planner import PlannedCases, Planner, PlannerInput
 from testbed.routing.routing_problem import Routes, RoutingProblem
 from testbed.spec import yaml_tree
@@ -164,18 +164,12 @@ def route(chosen: PolicyChoice, problem: RoutingProblem) -> Routed:
 
 
 def _called(chosen: PolicyChoice, subject: PlannerInput | RoutingProblem) -> Any:
-    reference = in_file(chosen.label.split(",")[0])
+    def refused(problem: str) -> BadInput:
+        return BadInput.of("--policy", "policy", chosen.label, f"a policy that works ({problem})")
+
     given = _read_only(subject) if isinstance(subject, RoutingProblem) else subject
-    try:
-        with prints_to_stderr():
-            return _function(chosen.policy)(given, **chosen.options)
-    except TestbedError:
-        raise
-    except (Exception, SystemExit) as error:
-        if reference is None:
-            raise
-        expected = f"a policy that works ({problem_in(reference.file, error)})"
-        raise BadInput.of("--policy", "policy", chosen.label, expected) from error
+    with own_code(in_file(chosen.label.split(",")[0]), refused):
+        return _function(chosen.policy)(given, **chosen.options)
 
 
 def _read_only(problem: RoutingProblem) -> RoutingProblem:

@@ -8,12 +8,12 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from testbed.errors import BadInput, DoesNotFit, TestbedError
+from testbed.errors import BadInput, DoesNotFit
 from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import require_room, validate
-from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in
+from testbed.plugins import Registry, Unusable, in_file, own_code
 from testbed.schedule.family import Family, as_family
 from testbed.search.incumbent import Watch
 from testbed.search.proof import Proof
@@ -163,14 +163,10 @@ def _run(known: Family, choice: ScheduleChoice, problem: Problem, options: dict[
 
 def _called(function: Callable[..., T], choice: ScheduleChoice, problem: Problem, options: dict[str, Any]) -> T:
     """What one of a family's functions gives; errors as of `_run`."""
-    reference = in_file(choice.schedule)
-    if reference is None:
+
+    def refused(problem: str) -> BadInput:
+        expected = f"a generator that works ({problem})"
+        return BadInput.of(f"schedule {choice.label}", "schedule", choice.schedule, expected)
+
+    with own_code(in_file(choice.schedule), refused):
         return function(problem, **options)
-    try:
-        with prints_to_stderr():
-            return function(problem, **options)
-    except TestbedError:
-        raise
-    except (Exception, SystemExit) as error:
-        expected = f"a generator that works ({problem_in(reference.file, error)})"
-        raise BadInput.of(f"schedule {choice.label}", "schedule", choice.schedule, expected) from error

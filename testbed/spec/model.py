@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, TypeAdapter, ValidationError
 
-from testbed.plugins import IN_FILE_PATTERN, Registry, Unusable, in_file, prints_to_stderr, problem_in
+from testbed.plugins import IN_FILE_PATTERN, Registry, Unusable, in_file, own_code
 from testbed.spec.document import WHOLE, FieldError, StrictModel, faults, validated
 
 
@@ -124,19 +124,12 @@ def _described(model: ModelSpec) -> ModelSpec:
     reference = in_file(model.kind)
     if reference is None:
         return model
-    try:
-        with prints_to_stderr():
-            shape, parameters = model.boundary_shape(1), model.parameter_count()
-            stages = [model.stage_layers(stage, 2) for stage in range(2)] if model.layers > 1 else []
-            whole = model.stage_layers(0, 1)
-    except (Exception, SystemExit) as error:
-        raise FieldError("kind", model.kind, f"a model that works ({problem_in(reference.file, error)})") from error
+    with own_code(reference, lambda problem: FieldError("kind", model.kind, f"a model that works ({problem})")):
+        shape, parameters = model.boundary_shape(1), model.parameter_count()
     if not (isinstance(shape, tuple) and shape and all(isinstance(length, int) and length > 0 for length in shape)):
         raise FieldError("kind", shape, "lengths of a tensor by boundary_shape, whole numbers above 0")
     if not (isinstance(parameters, int) and parameters >= 0):
         raise FieldError("kind", parameters, "a whole number, 0 or more, by parameter_count")
-    if stages and [layer for layers in stages for layer in layers] != list(whole):
-        raise FieldError("kind", stages, f"all layers ({whole}), each once and in order, by stage_layers")
     return model
 
 

@@ -309,3 +309,37 @@ def test_what_a_command_reads_it_does_not_write_over(tmp_path: Path) -> None:
     for _ in range(2):  # what another command has written
         assert run_testbed("plan", topology, workload, "-o", tmp_path / "plan.json").returncode == 0
         assert run_testbed("predict", tmp_path / "plan.json").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("def boundary_shape(self, microbatch_size): return 1 / 0", "a model that works (ZeroDivisionError in line 3"),
+        ("def boundary_shape(self, microbatch_size): return 'wide'", "lengths of a tensor by boundary_shape"),
+        ("def parameter_count(self): return 2.5", "a whole number, 0 or more, by parameter_count"),
+        (
+            "def stage_layers(self, stage, n_stages): return range(stage, stage + 1) if n_stages > 1 else range(8)",
+            "all layers of range(0, 8) in 4 stages, each once and in order",
+        ),
+    ],
+)
+def test_a_model_that_describes_itself_wrongly_is_refused_before_a_run(method: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        f"from testbed.train.linear import LinearChain\nclass Own(LinearChain):\n    {method}\n"
+    )
+    model = f"model={{kind: '{tmp_path / 'own.py'}:Own', layers: 8, d_model: 8, sequence: 8}}"
+    words = ("--set", model, "--schedule", "1f1b", "--clock", "virtual", "--quiet", "--out", tmp_path / "out")
+    done = run_testbed("run", LONGHAUL, PP4, *words)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_planner_that_plans_nothing_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from testbed.routing.planner import Planner\n\ndef nothing(task):\n    return None\n\nOWN = Planner(nothing)\n"
+    )
+    own = f"{tmp_path / 'own.py'}:OWN"
+    done = run_testbed("route", "geopipe-three-region", "tiny-gpt-pp4", "--policy", own, "--schedule", "1f1b")
+    assert done.returncode == 2, done.stderr
+    assert "a planner of PlannedCases, not NoneType" in done.stderr

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from testbed.errors import BadInput, TestbedError, require
+from testbed.errors import BadInput, require
 from testbed.lab.shaping.relay_process import lateness_quantile
-from testbed.plugins import Registry, Unusable, in_file, problem_in, read_content
+from testbed.plugins import Registry, Unusable, in_file, own_code, read_content
 from testbed.spec.topology import Direction
 
 
@@ -210,16 +210,13 @@ def anywhere(name: str) -> str:
 
 def _made(name: str) -> Shaper:
     """A new one. Raises BadInput where it cannot be made, or is none."""
-    maker, reference = _maker(name), in_file(name)
-    try:
+
+    def refused(problem: str) -> BadInput:
+        return BadInput.of("--shaper", "shaper", name, f"a shaper that can be made without arguments ({problem})")
+
+    maker = _maker(name)
+    with own_code(in_file(name), refused):
         shaper = maker()
-    except TestbedError:
-        raise
-    except (Exception, SystemExit) as error:
-        if reference is None:
-            raise
-        expected = f"a shaper that can be made without arguments ({problem_in(reference.file, error)})"
-        raise BadInput.of("--shaper", "shaper", name, expected) from error
     if not isinstance(shaper, Shaper):
         raise BadInput.of("--shaper", "shaper", name, "something that has all methods of testbed.lab.shaping.Shaper")
     return shaper
